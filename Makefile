@@ -1,0 +1,55 @@
+# Every target sets up what it needs from `python3` and the package index; nothing else is assumed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+# Two workers: the suite must be quick on two cores and is written to run in parallel.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint lint-format lint-rules lint-types check bench soak format clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## the log at work on a temporary folder, in under a minute
+	$(BIN)/headwater demo
+
+test: $(READY) ## the test suite
+	$(PYTEST)
+
+lint: lint-format lint-rules lint-types ## format, lint and types, without the tests
+
+lint-format: $(READY)
+	$(BIN)/ruff format --check
+
+lint-rules: $(READY)
+	$(BIN)/ruff check
+
+lint-types: $(READY)
+	$(BIN)/mypy
+
+check: lint test ## everything CI runs: lint, tests, documentation blocks
+
+bench: $(READY) ## measure against other stores and print the ratio table
+	$(BIN)/python -m pip install --quiet --editable benchmarks
+	$(BIN)/python -m headwater_bench
+
+soak: $(READY) ## the suite with the long runs and many more generated cases
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600
+
+format: $(READY) ## rewrite the sources in the one format and fix what lint can fix
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+clean: ## remove everything that the other targets made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@

@@ -1,0 +1,324 @@
+"""Moving through a log frame by frame, over segment boundaries, up to the live end.
+
+A cursor delivers a record only after its frame's checksums agree. Space without a frame means "not
+yet" at the live end and nowhere else; a SEALED frame leads to the next segment and nothing else
+does. When a recovery cut off records that this cursor had passed, it goes back and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater._columns import Columns, decode_columns, records_of, values_of
+from headwater._crc import crc32
+from headwater._frame import (
+    BATCH,
+    EXPLICIT,
+    HEADER_BYTES,
+    MORE,
+    SEALED,
+    Frame,
+    FrameError,
+    UnknownFrameError,
+    read_frame,
+    unpack_header,
+)
+from headwater._segment import read_header as read_segment_header
+from headwater._types import Position, Record
+from headwater.errors import CorruptionError, PositionError, StorageError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater._segment import Segment
+    from headwater._view import LogView
+
+logger = logging.getLogger("headwater")
+
+#: Frames of one plain record that are read in one go.
+_SINGLES: Final = 1024
+_PLAIN_FLAGS: Final = MORE | EXPLICIT
+_TRIES: Final = 50
+
+
+class FrameChunk(NamedTuple):
+    """The records of one frame from `skip` on; `columns` point into the mapped segment."""
+
+    segment: Segment
+    frame: Frame
+    columns: Columns
+    start: int
+    stop: int
+
+    def records(self) -> Iterator[Record]:
+        """The records."""
+        found = records_of(self.columns, self.frame.sequence, self.frame.timestamp_ns)
+        return self._trimmed(list(found))
+
+    def values(self) -> Iterator[bytes]:
+        """The values alone."""
+        return self._trimmed(values_of(self.columns))
+
+    def _trimmed(self, items: list) -> Iterator:  # type: ignore[type-arg]
+        first = self.frame.sequence
+        if self.start == first and self.stop == first + len(items):
+            return iter(items)
+        return iter(items[self.start - first : self.stop - first])
+
+    def place_of(self, sequence: int) -> Position:  # noqa: ARG002 - one frame holds them all
+        """Start of the frame that holds `sequence`."""
+        return Position(self.segment.segment_id, self.frame.position)
+
+
+class SinglesChunk(NamedTuple):
+    """A run of frames of one plain record each, already copied out of the map."""
+
+    segment: Segment
+    start: int
+    stop: int
+    positions: list[int]
+    times: list[int]
+    items: list[bytes]
+
+    def records(self) -> Iterator[Record]:
+        """The records."""
+        return map(Record, range(self.start, self.stop), self.times, repeat(None), self.items)
+
+    def values(self) -> Iterator[bytes]:
+        """The values alone."""
+        return iter(self.items)
+
+    def place_of(self, sequence: int) -> Position:
+        """Start of the frame that holds `sequence`."""
+        return Position(self.segment.segment_id, self.positions[sequence - self.start])
+
+
+class Cursor:
+    """A place in a log that moves forward. Used by one thread at a time."""
+
+    __slots__ = ("_at", "_cuts", "_segment", "_view", "rewinds", "sequence")
+
+    def __init__(self, view: LogView, sequence: int, place: Position | None = None) -> None:
+        self._view = view
+        #: Number of the next record to deliver.
+        self.sequence = sequence
+        self._segment: Segment | None = None
+        self._at = view.locate(sequence) if place is None else place
+        self._cuts = 0 if view.state is None else view.state.cut_count
+        #: How often a recovery took this cursor back.
+        self.rewinds = 0
+
+    @property
+    def place(self) -> Position:
+        """Where the next frame is, or will be."""
+        return self._at
+
+    def seek(self, sequence: int) -> None:
+        """Go to another sequence."""
+        place = self._view.locate(sequence)
+        self._leave()
+        self._at, self.sequence = place, sequence
+
+    def close(self) -> None:
+        """Let go of the mapped segment."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def next_chunk(self, stop: int | None = None) -> FrameChunk | SinglesChunk | None:
+        """The next records below `stop`; None at the end of what is published."""
+        while stop is None or self.sequence < stop:
+            self.follow_cuts()
+            segment = self.enter()
+            found = self._chunk(segment, self._at.offset, stop)
+            if found is None:
+                if not self._expected_more():
+                    return None
+                continue
+            if self.was_cut:
+                continue
+            if isinstance(found, Frame):
+                if not self._pass_control(found):
+                    return None
+                continue
+            self._moved_behind(found)
+            return found
+        return None
+
+    def enter(self) -> Segment:
+        """Map the segment that this cursor is in; raises when it is not there."""
+        if self._segment is None:
+            self._segment = self._view.open_segment(self._at.segment_id, self.sequence)
+        return self._segment
+
+    # --- cuts -------------------------------------------------------------------------------------
+
+    @property
+    def was_cut(self) -> bool:
+        """True when a recovery cut records off since this cursor last looked."""
+        state = self._view.state
+        return state is not None and state.cut_count != self._cuts
+
+    def follow_cuts(self) -> None:
+        """Records that this cursor passed may have been cut off by a recovery: go back."""
+        state = self._view.state
+        if state is None or state.cut_count == self._cuts:
+            return
+        self._cuts, sequence = state.cut_since(self._cuts)
+        if sequence is None:
+            raise PositionError(
+                f"{self._view.home.folder} was recovered many times while this reader was away: "
+                "seek to a sequence to go on"
+            )
+        if sequence < self.sequence:
+            logger.warning(
+                "%s: records from %d on were cut off by a recovery; this reader goes back from %d",
+                self._view.home.folder,
+                sequence,
+                self.sequence,
+            )
+            self.rewinds += 1
+            self.seek(sequence)
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def _chunk(
+        self, segment: Segment, position: int, stop: int | None
+    ) -> FrameChunk | SinglesChunk | Frame | None:
+        """Records, a control frame, or None where no whole frame stands."""
+        limit = _SINGLES if stop is None else min(_SINGLES, stop - self.sequence)
+        singles = _read_singles(segment, position, self.sequence, limit)
+        if singles is not None:
+            return singles
+        view = segment.mapping.view
+        try:
+            frame = read_frame(view, position, len(view), segment.header.seed)
+        except UnknownFrameError as error:
+            raise UnsupportedError(
+                f"{segment.path}: {error.reason} at {position} is of a newer version: upgrade"
+            ) from error
+        except FrameError:
+            return None
+        if frame.kind != BATCH:
+            return frame
+        if not frame.sequence <= self.sequence < frame.next_sequence:
+            return None
+        columns = self._columns(segment, frame)
+        last = frame.next_sequence if stop is None else min(stop, frame.next_sequence)
+        return FrameChunk(segment, frame, columns, self.sequence, last)
+
+    def _columns(self, segment: Segment, frame: Frame) -> Columns:
+        body = segment.mapping.view[frame.body_start : frame.stop]
+        try:
+            return decode_columns(body, frame.records, frame.flags)
+        except FrameError as error:
+            raise self._damage(f"a frame with good checksums: {error.reason}") from error
+
+    def _moved_behind(self, chunk: FrameChunk | SinglesChunk) -> None:
+        self.sequence = chunk.stop
+        if isinstance(chunk, SinglesChunk):
+            last = chunk.positions[-1] + HEADER_BYTES + len(chunk.items[-1])
+            self._at = Position(self._at.segment_id, last + 7 & -8)
+        elif chunk.stop == chunk.frame.next_sequence:
+            self._at = Position(self._at.segment_id, chunk.frame.next_position)
+
+    def _pass_control(self, frame: Frame) -> bool:
+        """Step over a control frame; False when the next segment is not there yet."""
+        if frame.kind != SEALED:
+            self._at = Position(self._at.segment_id, frame.next_position)
+            return True
+        following = self._at.segment_id + 1
+        if not self._has_begun(following):
+            return False
+        self._leave()
+        self._at = Position(following, 64)
+        return True
+
+    def _has_begun(self, segment_id: int) -> bool:
+        """True when the header of the segment behind a sealed one is there."""
+        home = self._view.home
+        try:
+            if read_segment_header(home.fs, home.folder, segment_id) is not None:
+                return True
+        except (StorageError, CorruptionError):
+            pass  # missing, or being written: the manifest knows which
+        if self._view.manifest.active_file.file_sequence < segment_id:
+            return False
+        self._view.open_segment(segment_id, self.sequence).close()
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _expected_more(self) -> bool:
+        """No frame stands here. False at the live end; True when it came just now; else damage."""
+        if self._view.next_sequence <= self.sequence:
+            return self.was_cut
+        segment = self.enter()
+        for _ in range(_TRIES):
+            if self.was_cut:
+                return True
+            found = self._chunk(segment, self._at.offset, None)
+            if found is not None:
+                return True
+        if self._view.next_sequence <= self.sequence:
+            return True
+        raise self._damage("no whole frame where one was published")
+
+    def _damage(self, what: str) -> CorruptionError:
+        segment_id, position = self._at
+        path = self.enter().path
+        start = self._view.start_sequence
+        advice = "see `headwater verify`, then `headwater repair`"
+        return CorruptionError(
+            f"{path}: {what}, at {position}, sequence {self.sequence} "
+            f"(the log starts at {start}); {advice}",
+            path=path,
+            segment_id=segment_id,
+            position=position,
+            sequence=self.sequence,
+        )
+
+
+def _read_singles(
+    segment: Segment, position: int, sequence: int, limit: int
+) -> SinglesChunk | None:
+    """A run of frames of one plain record each; None when there is none at the position.
+
+    This is `read_frame` written flat for the most common frame: every check is the same, and
+    whatever is not exactly as expected is left to `read_frame` to judge.
+    """
+    view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.header.seed
+    stop = len(view) - HEADER_BYTES
+    first = sequence
+    positions: list[int] = []
+    times: list[int] = []
+    items: list[bytes] = []
+    while limit and position <= stop:
+        size, kind, flags, reserved, number, time, count, _, crc, header_crc = unpack_header(
+            view, position
+        )
+        end = position + size
+        if kind != BATCH or count != 1 or number != sequence or flags & ~_PLAIN_FLAGS or reserved:
+            break
+        if crc32(view[position : position + 36], seed ^ position) != header_crc:
+            break
+        value = data[position + HEADER_BYTES : end]
+        if crc32(value) != crc or len(value) != size - HEADER_BYTES:
+            break
+        behind = end + 7 & -8
+        if behind != end and any(view[end:behind]):
+            break
+        positions.append(position)
+        times.append(time)
+        items.append(value)
+        position = behind
+        sequence += 1
+        limit -= 1
+    if not items:
+        return None
+    return SinglesChunk(segment, first, sequence, positions, times, items)

@@ -1,0 +1,254 @@
+"""From what callers hand in to frame bodies: checked, copied where needed, cut to frame size.
+
+Everything that can be refused is refused here, before a lock is taken or a byte is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from headwater._columns import encode_columns
+from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, aligned, body_crc
+from headwater._limits import ALIGNMENT, MAX_NAME_BYTES, MAX_SEQUENCE
+from headwater.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headwater._types import Header, Headers
+
+    BytesLike: TypeAlias = bytes | bytearray | memoryview
+    HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[Header] | None
+
+_BYTES: Final = {bytes}
+_MIN_TIMESTAMP: Final = -(2**63)
+#: Upper bound of what a record costs beside its bytes: offsets, bitmap, timestamp, list offset.
+_RECORD_OVERHEAD: Final = 4 + 4 + 1 + 8 + 4
+_PAIR_OVERHEAD: Final = 4 + 4 + 1
+#: Upper bound of the padding of all buffers, and of the first offsets.
+_FRAME_OVERHEAD: Final = HEADER_BYTES + 12 * 16
+
+
+class Body(NamedTuple):
+    """One frame to be: everything except its place, its sequence and, maybe, its time."""
+
+    flags: int
+    records: int
+    parts: list[bytes]
+    body_bytes: int
+    crc: int
+    #: Time for the frame's header; None lets the log assign it.
+    timestamp_ns: int | None
+    max_timestamp_ns: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """Exact length of the frame."""
+        return HEADER_BYTES + self.body_bytes
+
+    @property
+    def space(self) -> int:
+        """Length of the frame with its padding."""
+        return aligned(self.frame_bytes)
+
+
+class Batch(NamedTuple):
+    """Checked records, column by column."""
+
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[Headers] | None
+    timestamps: list[int] | None
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Some of the records."""
+        return Batch(*(column and column[start:stop] for column in self))  # type: ignore[arg-type]
+
+
+def to_bytes(value: object, what: str = "value") -> bytes:
+    """A copy of bytes-like input. Raises `InvalidInputError` for anything else."""
+    if isinstance(value, bytes):
+        return bytes(value) if type(value) is not bytes else value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    advice = ": encode it first" if isinstance(value, str) else ""
+    raise InvalidInputError(f"{what} must be bytes-like, not {type(value).__name__}{advice}")
+
+
+def to_key(key: object) -> bytes | None:
+    """A key: bytes-like or None."""
+    return None if key is None else to_bytes(key, "key")
+
+
+def to_headers(headers: HeadersLike) -> Headers:
+    """Headers: a mapping or pairs of str and bytes-like or None, order and repeats kept."""
+    if not headers:
+        return ()
+    try:
+        pairs = [
+            (name, content)
+            for name, content in (headers.items() if isinstance(headers, Mapping) else headers)
+        ]
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError("headers must be a mapping or (name, bytes) pairs") from error
+    for name, _ in pairs:
+        if not isinstance(name, str):
+            raise InvalidInputError(f"a header name must be str, not {type(name).__name__}")
+    return tuple(
+        (name, None if content is None else to_bytes(content, f"header {name!r}"))
+        for name, content in pairs
+    )
+
+
+def to_timestamp(timestamp_ns: object) -> int:
+    """Nanoseconds since 1970 as a signed 64-bit integer."""
+    if isinstance(timestamp_ns, bool) or not isinstance(timestamp_ns, int):
+        kind = type(timestamp_ns).__name__
+        raise InvalidInputError(f"timestamp_ns must be an int (nanoseconds), not {kind}")
+    if not _MIN_TIMESTAMP <= timestamp_ns <= MAX_SEQUENCE:
+        raise InvalidInputError(f"timestamp_ns {timestamp_ns} does not fit 64 bits")
+    return timestamp_ns
+
+
+def to_name(name: object, what: str) -> str:
+    """A name of a reader or producer: it becomes a file name or travels on disk."""
+    if not isinstance(name, str):
+        raise InvalidInputError(f"{what} must be str, not {type(name).__name__}")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= MAX_NAME_BYTES:
+        raise InvalidInputError(f"{what} must have 1 to {MAX_NAME_BYTES} bytes, not {size}")
+    if name.startswith(".") or any(c in "/\\" or not c.isprintable() for c in name):
+        raise InvalidInputError(
+            f"{what} {name!r} must not start with a dot nor hold slashes or unprintable characters"
+        )
+    return name
+
+
+def to_batch(
+    values: Iterable[BytesLike],
+    keys: Iterable[BytesLike | None] | None = None,
+    headers: Iterable[HeadersLike] | None = None,
+    timestamps_ns: Iterable[int] | None = None,
+) -> Batch:
+    """Check the columns of one call. Columns that say nothing are dropped."""
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise InvalidInputError("values must be an iterable of bytes-like values, not one value")
+    try:
+        items: list[BytesLike] = values if type(values) is list else list(values)
+    except TypeError as error:
+        raise InvalidInputError(f"values must be iterable: {error}") from error
+    plain = items if set(map(type, items)) <= _BYTES else list(map(to_bytes, items))
+    key_list = _column("keys", keys, to_key, len(plain))
+    header_list = _column("headers", headers, to_headers, len(plain))
+    times = _column("timestamps_ns", timestamps_ns, to_timestamp, len(plain))
+    return Batch(
+        plain,  # type: ignore[arg-type]
+        key_list if key_list and any(key is not None for key in key_list) else None,  # type: ignore[arg-type]
+        header_list if header_list and any(header_list) else None,  # type: ignore[arg-type]
+        times,  # type: ignore[arg-type]
+    )
+
+
+def _column(what: str, items: object, check: object, count: int) -> list[object] | None:
+    if items is None:
+        return None
+    if isinstance(items, bytes | str):
+        raise InvalidInputError(f"{what} must be an iterable with one item for each value")
+    found = [check(item) for item in items]  # type: ignore[operator,attr-defined]
+    if len(found) != count:
+        raise InvalidInputError(f"{what} has {len(found)} items for {count} values")
+    return found
+
+
+def digest_of(batch: Batch) -> bytes:
+    """What a producer's batch holds, as 16 bytes; the same however it is cut into frames."""
+    digest = blake2b(digest_size=16)
+    for column in (batch.keys, batch.values):
+        digest.update(b"\x00" if column is None else b"\x01")
+        for item in column or ():
+            digest.update(b"\xff" if item is None else len(item).to_bytes(8, "little"))
+            digest.update(item or b"")
+    digest.update(repr((batch.headers, batch.timestamps)).encode())
+    return digest.digest()
+
+
+def encode(batch: Batch, limit: int) -> list[Body]:
+    """Bodies of frames of at most `limit` bytes, in order.
+
+    Raises `UnsupportedError` for a record that fits no frame.
+    """
+    values = batch.values
+    if not values:
+        return []
+    sizes = list(map(len, values))
+    rough = sum(sizes) + len(sizes) * _RECORD_OVERHEAD + _FRAME_OVERHEAD
+    if batch.keys is not None:
+        rough += sum(map(len, filter(None, batch.keys)))
+    if batch.headers is None and rough <= limit:
+        return [_body(batch, sizes)]
+    return [
+        _fitting(_body(batch.slice(start, stop), sizes[start:stop]), limit)
+        for start, stop in _cuts(batch, sizes, limit)
+    ]
+
+
+def with_mark(body: Body, tail: bytes) -> Body:
+    """The body of a group's last frame: `body` and, behind it, a packed producer mark."""
+    if not body.flags & COLUMN_FLAGS and body.records == 1:
+        flags, parts = encode_columns(body.parts, [body.body_bytes], tail=tail)
+        flags |= body.flags
+    else:
+        parts = [*body.parts, bytes(-body.body_bytes % ALIGNMENT), tail]
+        flags = body.flags | PRODUCER
+    size = sum(map(len, parts))
+    return body._replace(flags=flags, parts=parts, body_bytes=size, crc=body_crc(parts))
+
+
+def _cuts(batch: Batch, sizes: list[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Ranges of records that surely fit a frame."""
+    start, used = 0, _FRAME_OVERHEAD
+    keys = batch.keys or repeat(None)
+    headers = batch.headers or repeat(())
+    for index, (size, key, pairs) in enumerate(zip(sizes, keys, headers, strict=False)):
+        cost = size + _RECORD_OVERHEAD + len(key or b"")
+        for name, content in pairs:
+            cost += _PAIR_OVERHEAD + len(name.encode()) + len(content or b"")
+        if used + cost > limit and index > start:
+            yield start, index
+            start, used = index, _FRAME_OVERHEAD
+        used += cost
+    yield start, len(sizes)
+
+
+def _fitting(body: Body, limit: int) -> Body:
+    if body.frame_bytes > limit:
+        raise UnsupportedError(
+            f"a record needs a frame of {body.frame_bytes} bytes, the largest here is {limit} "
+            f"(a plain value of {limit - HEADER_BYTES} bytes): open the log's successor with "
+            "larger segments or store the value elsewhere"
+        )
+    return body
+
+
+def _body(batch: Batch, sizes: list[int]) -> Body:
+    times = batch.timestamps
+    stamp = largest = None
+    if times is not None:
+        stamp, largest = times[0], max(times)
+        if times.count(stamp) == len(times):
+            times = None
+    flags, parts = encode_columns(
+        batch.values, sizes, keys=batch.keys, timestamps=times, headers=batch.headers
+    )
+    return Body(
+        flags if stamp is None else flags | EXPLICIT,
+        len(sizes),
+        parts,
+        sum(map(len, parts)),
+        body_crc(parts),
+        stamp,
+        _MIN_TIMESTAMP if largest is None else largest,
+    )

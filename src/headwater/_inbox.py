@@ -1,0 +1,175 @@
+"""The inbox: groups that other processes hand to the log's writer.
+
+A group is staged as one file, complete and durable, and moved into `inbox/` by a rename. An open
+writer drains the folder in the order of names. Every group carries its producer's mark, so draining
+one twice, after a crash between append and unlink, writes nothing the second time. A group that can
+never be appended is set aside, with the reason in a file beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from headwater._columns import Mark
+from headwater._crc import crc32
+from headwater._encode import Body
+from headwater._frame import FrameError
+from headwater._layout import Field, Layout
+from headwater._state import INBOX, State
+from headwater.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    OverloadedError,
+    UnsupportedError,
+)
+from headwater.fs import replace_file
+
+if TYPE_CHECKING:
+    from headwater._home import Home
+    from headwater._writer import Writer
+
+logger = logging.getLogger("headwater")
+
+MAGIC: Final = b"HWIB"
+VERSION: Final = 1
+GROUP: Final = ".group"
+REFUSED: Final = ".refused"
+REASON: Final = ".reason"
+STAGED_HEAD: Final = Layout(
+    "staged group",
+    Field("magic", "4s", "HWIB"),
+    Field("version", "H", "1"),
+    Field("reserved", "H", "zero"),
+    Field("bodies", "I", "number of frame bodies that follow the mark"),
+    Field("crc", "I", "CRC32 of everything behind this head"),
+)
+STAGED_BODY: Final = Layout(
+    "staged body",
+    Field("flags", "Q", "flags of the frame"),
+    Field("count", "Q", "records in it"),
+    Field("timestamp_ns", "q", "time of the frame, if the flags say that it was given"),
+    Field("max_timestamp_ns", "q", "largest of the given times"),
+    Field("body_bytes", "Q", "length of the body, which follows"),
+)
+_EXPLICIT: Final = 0x20
+_LOOK_AGAIN_S: Final = 0.02
+
+
+def pack_group(mark: Mark, bodies: list[Body]) -> bytes:
+    """The bytes of a staged group; the mark's first sequence is not known yet."""
+    parts = [mark.pack()]
+    for body in bodies:
+        stamp = body.timestamp_ns or 0
+        numbers = (body.flags, body.records, stamp, body.max_timestamp_ns, body.body_bytes)
+        parts += [STAGED_BODY.struct.pack(*numbers), *body.parts]
+    rest = b"".join(parts)
+    return STAGED_HEAD.struct.pack(MAGIC, VERSION, 0, len(bodies), crc32(rest)) + rest
+
+
+def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
+    """Read a staged group. Raises `CorruptionError`, or `UnsupportedError` for a newer version."""
+    head = STAGED_HEAD.size
+    if len(data) < head or data[:4] != MAGIC:
+        raise CorruptionError(f"{path}: not a staged group", path=path)
+    _, version, _, count, crc = STAGED_HEAD.struct.unpack_from(data)
+    if version > VERSION:
+        raise UnsupportedError(f"{path}: staged group of version {version}: upgrade")
+    actual = crc32(data[head:])
+    if actual != crc:
+        message = f"{path}: the staged group is damaged"
+        raise CorruptionError(message, path=path, expected=crc, actual=actual)
+    view = memoryview(data)
+    try:
+        mark, position = Mark.unpack(view, head)
+    except FrameError as error:
+        raise CorruptionError(f"{path}: {error.reason}", path=path) from error
+    bodies = []
+    for _ in range(count):
+        flags, records, stamp, largest, size = STAGED_BODY.struct.unpack_from(data, position)
+        start = position + STAGED_BODY.size
+        position = start + size
+        part = data[start:position]
+        given = stamp if flags & _EXPLICIT else None
+        bodies.append(Body(flags, records, [part], size, crc32(part), given, largest))
+    return mark, bodies
+
+
+def stage(home: Home, mark: Mark, bodies: list[Body], log_id: bytes) -> str:
+    """Put a group into the inbox, durably, and tell the writer; returns its name."""
+    if not bodies:
+        raise InvalidInputError("a staged group needs at least one record")
+    if not home.fs.exists(home.inbox):
+        home.fs.make_dir(home.inbox)
+        home.fs.sync_dir(home.folder)
+    name = f"{home.clock_ns():020d}-{home.entropy(6).hex()}"
+    replace_file(home.fs, f"{home.inbox}/{name}{GROUP}", pack_group(mark, bodies))
+    state = State.open(home.fs, home.state, log_id)
+    if state is not None:
+        if state.writable:
+            state.quads[INBOX] = state.quads[INBOX] + 1
+        state.close()
+    return name
+
+
+def await_drained(home: Home, name: str, timeout_s: float) -> None:
+    """Return once a staged group is in the log, durable by the writer's mode.
+
+    Raises `ConflictError` with the writer's reason if it was refused, `OverloadedError` when no
+    writer took it in time; it stays staged and may be waited for again.
+    """
+    path = f"{home.inbox}/{name}"
+    deadline = home.monotonic() + timeout_s
+    while home.fs.exists(path + GROUP):
+        if home.monotonic() >= deadline:
+            raise OverloadedError(
+                f"{home.folder}: no writer took {name} out of the inbox in {timeout_s:g} s; "
+                "it stays staged",
+                limit="timeout",
+            )
+        time.sleep(_LOOK_AGAIN_S)
+    if home.fs.exists(path + REASON):
+        file = home.fs.open(path + REASON)
+        try:
+            reason = json.loads(file.read(0, file.size()))["reason"]
+        finally:
+            file.close()
+        raise ConflictError(f"{home.folder}: the writer refused {name}: {reason}")
+
+
+def drain(home: Home, writer: Writer) -> int:
+    """Append every staged group; returns how many were taken."""
+    taken = 0
+    for file_name in home.fs.list(home.inbox):
+        if file_name.endswith(GROUP):
+            _take(home, writer, f"{home.inbox}/{file_name}")
+            taken += 1
+    return taken
+
+
+def _take(home: Home, writer: Writer, path: str) -> None:
+    file = home.fs.open(path)
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    try:
+        mark, bodies = parse_group(data, path)
+        written = writer.append_group(bodies, mark)
+    except (ConflictError, CorruptionError, UnsupportedError) as error:
+        _refuse(home, path, error)
+        return
+    writer.syncer.wait(written.stop)  # unlinked only when the log has it for good
+    home.fs.unlink(path)
+
+
+def _refuse(home: Home, path: str, error: Exception) -> None:
+    logger.error("%s: refused: %s", path, error)
+    base = path.removesuffix(GROUP)
+    reason = json.dumps({"code": getattr(error, "code", ""), "reason": str(error)})
+    replace_file(home.fs, base + REASON, reason.encode())
+    home.fs.rename(path, base + REFUSED)
+    home.fs.sync_dir(home.inbox)

@@ -1,0 +1,253 @@
+"""Reader positions: `readers/<name>.meta`, two checksummed copies of where a reader goes on.
+
+`sequence` is the next record wanted, the position is the start of the frame that holds it.
+`floor_sequence` is what retention may not delete. Files of 8 and 16 bytes, the older forms, are
+read and upgraded, never written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from contextlib import contextmanager
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater._layout import Field, Layout
+from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
+from headwater._types import Position
+from headwater.errors import CorruptionError, LockedError, StorageError
+from headwater.fs import process_id, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater._home import Home
+    from headwater._slots import Slot
+    from headwater.fs import File
+
+logger = logging.getLogger("headwater")
+
+MAGIC: Final = b"HWRP"
+META: Final = ".meta"
+LEASE: Final = ".lease"
+POSITION: Final = Layout(
+    "reader position",
+    Field("segment_id", "Q", "segment of the next record"),
+    Field("offset", "Q", "start of the frame that holds it"),
+    Field("sequence", "Q", "number of the next record"),
+    Field("floor_sequence", "Q", "retention keeps records from here on"),
+)
+_LEGACY_16: Final = Struct("<QQ")
+_LEGACY_8: Final = Struct("<Q")
+
+
+class Stored(NamedTuple):
+    """What a reader's file says; a legacy file knows no sequence."""
+
+    segment_id: int
+    offset: int
+    sequence: int | None
+    floor_sequence: int | None
+    generation: int
+
+    @property
+    def position(self) -> Position:
+        """The byte place."""
+        return Position(self.segment_id, self.offset)
+
+    def pack(self) -> bytes:
+        """The payload of a slot."""
+        floor = self.floor_sequence
+        sequence = self.sequence or 0
+        return POSITION.struct.pack(
+            self.segment_id, self.offset, sequence, sequence if floor is None else floor
+        )
+
+
+def meta_path(home: Home, name: str) -> str:
+    """Path of a reader's file."""
+    return f"{home.readers}/{name}{META}"
+
+
+def reader_names(home: Home) -> list[str]:
+    """All registered readers."""
+    return [n.removesuffix(META) for n in home.fs.list(home.readers) if n.endswith(META)]
+
+
+def parse_stored(data: bytes, path: str) -> Stored:
+    """Read a reader's file in any of its forms."""
+    if len(data) == _LEGACY_8.size:
+        return Stored(0, _LEGACY_8.unpack(data)[0], None, None, 0)
+    if len(data) == _LEGACY_16.size:
+        segment_id, offset = _LEGACY_16.unpack(data)
+        return Stored(segment_id, offset, None, None, 0)
+    slots = parse_slot_file(MAGIC, data) if len(data) == SLOT_FILE_BYTES else []
+    if not slots or len(slots[0].payload) != POSITION.size:
+        raise damaged(path, len(data))
+    return from_slot(slots[0])
+
+
+def from_slot(slot: Slot) -> Stored:
+    """What a whole copy says."""
+    segment_id, offset, sequence, floor = POSITION.struct.unpack(slot.payload)
+    return Stored(segment_id, offset, sequence, floor, slot.generation)
+
+
+def damaged(path: str, size: int) -> CorruptionError:
+    """The error for a reader's file without a whole copy; it names the choices."""
+    message = (
+        f"{path}: no whole copy of the reader's position in {size} bytes. Choose: "
+        "`headwater seek` it to a sequence, or delete the reader; nothing is deleted by "
+        "retention until then"
+    )
+    return CorruptionError(message, path=path, expected=SLOT_FILE_BYTES, actual=size)
+
+
+def load_stored(home: Home, name: str) -> Stored | None:
+    """Where a reader is, as anybody may look it up; None when there is no such reader."""
+    path = meta_path(home, name)
+    try:
+        file = home.fs.open(path)
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        return parse_stored(file.read(0, SLOT_FILE_BYTES + 1), path)
+    finally:
+        file.close()
+
+
+def stable_position(home: Home, name: str) -> Stored | None:
+    """As `load_stored`, made safe to rely on: no power cut takes the reader back before it."""
+    path = meta_path(home, name)
+    try:
+        file = home.fs.open(path, write=True)
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        found = parse_stored(file.read(0, SLOT_FILE_BYTES + 1), path)
+        if found.sequence is None:
+            file.sync()
+            return found
+        newest = stabilise(file, MAGIC)
+        if newest is None:
+            raise damaged(path, file.size())
+        return from_slot(newest)
+    finally:
+        file.close()
+
+
+@contextmanager
+def readers_lock(home: Home, *, shared: bool) -> Iterator[None]:
+    """Registration takes it shared; retention exclusively, from positions to durable manifest."""
+    if not home.fs.exists(home.readers):
+        home.fs.make_dir(home.readers)
+        home.fs.sync_dir(home.folder)
+    folder = home.fs.open(home.readers)
+    try:
+        folder.lock(shared=shared)
+        yield
+    finally:
+        folder.close()
+
+
+def write_new(home: Home, name: str, stored: Stored) -> None:
+    """Make or replace a reader's file durably. The caller holds the readers lock."""
+    data = new_slot_file(MAGIC, stored.pack(), stored.generation + 1)
+    replace_file(home.fs, meta_path(home, name), data)
+
+
+def open_slots(home: Home, name: str) -> SlotFile:
+    """A reader's file, for the one handle that holds its lease."""
+    path = meta_path(home, name)
+    file = home.fs.open(path, write=True)
+    try:
+        slots, size = SlotFile.open(file, MAGIC), file.size()
+    except BaseException:
+        file.close()
+        raise
+    if slots is None:
+        file.close()
+        raise damaged(path, size)
+    return slots
+
+
+def take_lease(home: Home, name: str) -> File:
+    """Become the one live handle of a reader. Raises `LockedError`."""
+    home.fs.make_dir(home.readers)
+    path = f"{home.readers}/{name}{LEASE}"
+    while True:
+        file = home.fs.open(path, write=True, create=True)
+        if not file.lock(blocking=False):
+            holder = file.read(0, 256).decode("utf-8", "replace").strip() or "another process"
+            file.close()
+            raise LockedError(
+                f"reader {name!r} of {home.folder} is in use by {holder}: close it there first"
+            )
+        if file.same_as_path():
+            break
+        file.close()
+    try:
+        file.write(0, json.dumps({"pid": process_id()}).ljust(63).encode())
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def is_live(home: Home, name: str) -> bool:
+    """True while some handle holds the reader's lease."""
+    try:
+        file = home.fs.open(f"{home.readers}/{name}{LEASE}")
+    except StorageError:
+        return False
+    try:
+        return not file.lock(shared=True, blocking=False)
+    finally:
+        file.close()
+
+
+def delete_reader(home: Home, name: str) -> bool:
+    """Forget a reader; False when it was not there. Raises `LockedError` while it is in use."""
+    if not home.fs.exists(meta_path(home, name)):
+        return False
+    lease = take_lease(home, name)
+    try:
+        home.fs.unlink(meta_path(home, name))
+        home.fs.sync_dir(home.readers)
+        home.fs.unlink(lease.path)
+    finally:
+        lease.close()
+    return True
+
+
+def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> list[str]:
+    """Take readers that are ahead of the recovered end back to it; returns their names."""
+    rewound = []
+    for name in reader_names(home):
+        try:
+            found = load_stored(home, name)
+        except CorruptionError:
+            continue  # reported to whoever opens it; retention deletes nothing until then
+        if found is None or found.sequence is None or found.sequence <= sequence:
+            continue
+        slots = open_slots(home, name)
+        try:
+            floor = min(found.floor_sequence or 0, sequence)
+            slots.write(Stored(segment_id, offset, sequence, floor, 0).pack(), sync=True)
+        finally:
+            slots.close()
+        logger.warning(
+            "%s: reader %r was at %d, beyond the recovered end: rewound to %d",
+            home.folder,
+            name,
+            found.sequence,
+            sequence,
+        )
+        rewound.append(name)
+    return rewound

@@ -1,0 +1,383 @@
+"""Named readers: a durable place in a log, for one live handle at a time.
+
+At least once: what was delivered but not committed comes again. `commit` is one small write; a
+commit with `sync=True` first makes the records that it covers durable, then itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+
+from headwater._cursor import Cursor
+from headwater._encode import to_name
+from headwater._positions import (
+    Stored,
+    load_stored,
+    open_slots,
+    readers_lock,
+    take_lease,
+    write_new,
+)
+from headwater._segment import FIRST_FRAME, open_segment
+from headwater._types import Position, Record
+from headwater._wakeup import Waiter
+from headwater.errors import (
+    ClosedError,
+    InvalidInputError,
+    PositionError,
+    UnsupportedError,
+)
+from headwater.fs import after_fork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater._cursor import FrameChunk, SinglesChunk
+    from headwater._slots import SlotFile
+    from headwater._state import State
+    from headwater._view import LogView
+    from headwater.fs import File
+
+#: Where a new reader begins, or a seek leads.
+Start: TypeAlias = Literal["earliest", "latest"] | int | datetime
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FOREVER_S: Final = 10.0**9
+_DEFAULT_BATCH: Final = 1024
+
+
+class Reader:
+    """A named reader. Iterating delivers what is there and ends at the tail; `follow` waits.
+
+    Used by one thread at a time. Close it, or use it in a `with` block.
+    """
+
+    def __init__(  # noqa: PLR0913 - made by `Log.reader` only
+        self,
+        view: LogView,
+        name: str,
+        lease: File,
+        slots: SlotFile,
+        cursor: Cursor,
+        *,
+        durable_only: bool,
+    ) -> None:
+        self.name = name
+        self._view = view
+        self._lease = lease
+        self._slots = slots
+        self._cursor = cursor
+        self._durable_only = durable_only
+        self._chunk: FrameChunk | SinglesChunk | None = None
+        self._records: Iterator[Record] = iter(())
+        self._sequence = cursor.sequence
+        self._committed = cursor.sequence
+        self._waiter: Waiter | None = None
+        self._closed = False
+        after_fork(self)
+
+    # --- delivery ---------------------------------------------------------------------------------
+
+    @property
+    def sequence(self) -> int:
+        """Number of the next record to be delivered."""
+        return self._sequence
+
+    @property
+    def committed_sequence(self) -> int:
+        """Number of the first record that a new handle of this reader would get."""
+        return self._committed
+
+    @property
+    def rewinds(self) -> int:
+        """How often a recovery of the log took this reader back to records that replaced others."""
+        return self._cursor.rewinds
+
+    @property
+    def lag(self) -> int:
+        """Published records that were not delivered yet."""
+        self._check()
+        return max(0, self._view.next_sequence - self._sequence)
+
+    @property
+    def rechecks_that_woke(self) -> int:
+        """Times that only the safety re-check noticed new records; stays 0."""
+        return 0 if self._waiter is None else self._waiter.rechecks_that_woke
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records from here to the tail as it is when it is reached."""
+        while True:
+            for record in self._records:
+                self._sequence = record.sequence + 1
+                yield record
+            if not self._fetch():
+                return
+
+    def follow(self, timeout: float | None = None) -> Iterator[Record]:
+        """As iterating, then wait for more; ends when nothing came for `timeout` seconds."""
+        while True:
+            record = self._next()
+            if record is not None:
+                yield record
+            elif not self.wait(timeout):
+                return
+
+    def read_batch(
+        self,
+        max_records: int = _DEFAULT_BATCH,
+        max_bytes: int | None = None,
+        timeout: float | None = 0,
+    ) -> list[Record]:
+        """Up to `max_records` records, or until their values reach `max_bytes` (at least one).
+
+        Waits up to `timeout` seconds for the first one (None: for ever); empty when none came.
+        """
+        if max_records < 1:
+            raise InvalidInputError(f"max_records must be at least 1, not {max_records}")
+        first = self._next()
+        if first is None and self.wait(timeout):
+            first = self._next()
+        if first is None:
+            return []
+        if max_bytes is None:
+            return [first, *islice(self, max_records - 1)]
+        found, size = [first], len(first.value)
+        while len(found) < max_records and size < max_bytes:
+            following = self._next()
+            if following is None:
+                break
+            found.append(following)
+            size += len(following.value)
+        return found
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until a record can be delivered; False when the time was over first."""
+        self._check()
+        if self._waiter is None:
+            self._waiter = Waiter(self._view.home.fs, self._view.home.folder, self._shared_state())
+        seconds = _FOREVER_S if timeout is None else timeout
+        return self._waiter.wait(self._ready, seconds, self._view.home.monotonic)
+
+    def _next(self) -> Record | None:
+        while True:
+            record = next(self._records, None)
+            if record is not None:
+                self._sequence = record.sequence + 1
+                return record
+            if not self._fetch():
+                return None
+
+    def _fetch(self) -> bool:
+        """Get the next chunk; False at the tail."""
+        self._check()
+        stop = self._view.durable_sequence if self._durable_only else None
+        chunk = self._cursor.next_chunk(stop)
+        self._sequence = self._cursor.sequence
+        if chunk is None:
+            return False
+        self._chunk, self._records, self._sequence = chunk, chunk.records(), chunk.start
+        return True
+
+    def _ready(self) -> bool:
+        """True when `_fetch` would find something, or find out that it has to go back."""
+        view = self._view
+        end = view.durable_sequence if self._durable_only else view.next_sequence
+        return end > self._sequence or self._cursor.was_cut
+
+    def _shared_state(self) -> State:
+        state = self._view.wait_state()
+        if state is None:
+            raise UnsupportedError(
+                f"{self._view.home.folder}: nobody wrote since the machine started, so there is "
+                "nothing to wait on: open the log for writing once"
+            )
+        return state
+
+    def seek(self, start: Start) -> None:
+        """Go to "earliest", "latest", a sequence, or the first record at or after a datetime.
+
+        What is committed stays as it is until the next commit.
+        """
+        self._check()
+        self._cursor.seek(resolve_start(self._view, start))
+        self._records, self._chunk = iter(()), None
+        self._sequence = self._cursor.sequence
+
+    # --- the position -----------------------------------------------------------------------------
+
+    def commit(self, record: Record | None = None, *, sync: bool = False) -> None:
+        """Go on behind `record`, or behind everything delivered so far, after a restart.
+
+        Atomic; survives a crash of the process. With `sync=True` the records up to there are made
+        durable first, then the position itself.
+        """
+        self._check()
+        written = False
+        while not written:
+            self._follow_cut()
+            target = self._sequence if record is None else record.sequence + 1
+            if not 0 <= target <= self._sequence:
+                raise PositionError(
+                    f"record {target - 1} was not delivered by this reader, which is at "
+                    f"{self._sequence}"
+                )
+            place = self._place_of(target)
+            if sync:
+                self._sync_records(place)
+            payload = Stored(*place, target, target, 0).pack()
+            written = self._slots.write(payload, sync=sync, still_valid=self._no_cut)
+            self._committed = target
+
+    def _place_of(self, sequence: int) -> Position:
+        cursor, chunk = self._cursor, self._chunk
+        if sequence == cursor.sequence:
+            return cursor.place
+        if chunk is not None and chunk.start <= sequence < chunk.stop:
+            return chunk.place_of(sequence)
+        return self._view.locate(sequence)
+
+    def _sync_records(self, place: Position) -> None:
+        """Everything before a sealed segment's end is durable; what is left is one segment."""
+        home = self._view.home
+        segment = open_segment(home.fs, home.folder, place.segment_id)
+        try:
+            segment.file.datasync()
+        finally:
+            segment.close()
+
+    def _no_cut(self) -> bool:
+        return not self._cursor.was_cut
+
+    def _follow_cut(self) -> None:
+        """A recovery rewrote this reader's file if it was ahead: take over what it says."""
+        if not self._cursor.was_cut:
+            return
+        self._cursor.follow_cuts()
+        if self._cursor.sequence < self._sequence:
+            self._sequence = self._cursor.sequence
+            self._records, self._chunk = iter(()), None
+        self._slots.close()
+        self._slots = open_slots(self._view.home, self.name)
+        self._committed = min(self._committed, self._sequence)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make the last commit durable and release the name; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._slots.newest.synced and not self._cursor.was_cut:
+                self._slots.write(self._slots.newest.payload, sync=True, still_valid=self._no_cut)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._cursor.close()
+        if self._waiter is not None:
+            self._waiter.close()
+        self._slots.close()
+        self._lease.close()
+
+    def forked(self) -> None:
+        """In the child of a fork: this handle belongs to the parent."""
+        self._closed = True
+        self._records = iter(())
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError(f"reader {self.name!r} is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"reader {self.name!r} was never closed", ResourceWarning, stacklevel=2)
+            self._release()
+
+    def __repr__(self) -> str:
+        return f"<Reader {self.name!r} of {self._view.home.folder} at {self._sequence}>"
+
+
+def resolve_start(view: LogView, start: Start) -> int:
+    """The sequence that a caller's idea of a start means."""
+    if start == "earliest":
+        return view.start_sequence
+    if start == "latest":
+        return view.next_sequence
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
+        seconds, rest = divmod(start - _EPOCH, timedelta(seconds=1))
+        return view.locate_time(seconds * 10**9 + rest // timedelta(microseconds=1) * 1000)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise InvalidInputError(
+            f'start must be "earliest", "latest", a sequence or an aware datetime, not {start!r}'
+        )
+    return start
+
+
+def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -> Reader:
+    """Open a named reader; `start` counts when the name is new."""
+    home = view.home
+    to_name(name, "a reader's name")
+    lease = take_lease(home, name)
+    slots = cursor = None
+    try:
+        stored = load_stored(home, name)
+        if stored is None:
+            stored = _register(view, name, start)
+        elif stored.sequence is None:
+            stored = _upgrade(view, name, stored)
+        slots = open_slots(home, name)
+        cursor = _cursor_at(view, name, stored)
+    except BaseException:
+        if slots is not None:
+            slots.close()
+        lease.close()
+        raise
+    return Reader(view, name, lease, slots, cursor, durable_only=durable_only)
+
+
+def _register(view: LogView, name: str, start: Start) -> Stored:
+    """Write a new reader's file; retention cannot run in between."""
+    with readers_lock(view.home, shared=True):
+        sequence = resolve_start(view, start)
+        stored = Stored(*view.locate(sequence), sequence, sequence, 0)
+        write_new(view.home, name, stored)
+    return stored
+
+
+def _upgrade(view: LogView, name: str, stored: Stored) -> Stored:
+    """A file of 8 or 16 bytes knows a byte place only: find its sequence, write today's form."""
+    with readers_lock(view.home, shared=True):
+        found = view.sequence_at(stored.position)
+        place = Position(stored.segment_id, max(stored.offset, FIRST_FRAME))
+        upgraded = Stored(*place, found, found, 0)
+        write_new(view.home, name, upgraded)
+    return upgraded
+
+
+def _cursor_at(view: LogView, name: str, stored: Stored) -> Cursor:
+    sequence = stored.sequence or 0
+    end = view.next_sequence
+    if sequence > end:
+        raise PositionError(
+            f"reader {name!r} of {view.home.folder} is at sequence {sequence}, the log ends at "
+            f"{end}: seek it, or open the log for writing once to have it rewound"
+        )
+    cursor = Cursor(view, sequence, stored.position)
+    try:
+        cursor.enter()
+    except BaseException:
+        cursor.close()
+        raise
+    return cursor

@@ -1,0 +1,175 @@
+"""Closing a full segment and going on in the next one.
+
+The order, and what a crash in front of each step leaves:
+
+1. the next file is prepared            nothing happened
+2. SEALED is stored, the segment synced  open finds SEALED and finishes the roll
+3. MARK and header of the next file, file and folder synced  the same, into the same file
+4. the manifest names the next segment   the same; the header there continues this segment
+5. the watermark moves                   an older segment id there is ignored
+
+A full disk in front of 2 changes nothing. Behind it the log waits: every append tries to finish the
+roll again. A sync that failed poisons the writer.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from headwater._crc import crc32
+from headwater._durability import End
+from headwater._frame import (
+    HEADER,
+    HEADER_BYTES,
+    MARK,
+    FrameError,
+    aligned,
+    build_control,
+    read_frame,
+)
+from headwater._manifest import ActiveFileState, FileEntry, Manifest
+from headwater._marks import CONTROL, parse_control
+from headwater._segment import (
+    FIRST_FRAME,
+    SegmentHeader,
+    create_segment,
+    open_segment,
+    prepare_segment,
+    segment_filename,
+    segment_path,
+)
+from headwater.errors import CorruptionError, StorageError
+
+if TYPE_CHECKING:
+    from headwater._home import Home
+    from headwater._manifest_store import ManifestWriter
+    from headwater._marks import Control, Producers
+    from headwater._segment import Segment
+    from headwater._writer import Writer
+
+#: The disk or the process is out of something for now; trying again later makes sense.
+EXHAUSTED: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+_WIPE_SLACK: Final = 4096
+
+
+def next_header(header: SegmentHeader, control: Control, created_ns: int) -> SegmentHeader:
+    """The header of the segment behind the one that `control` seals."""
+    return SegmentHeader(
+        header.log_id,
+        header.segment_id + 1,
+        control.chain,
+        control.next_sequence,
+        created_ns,
+        header.segment_bytes,
+    )
+
+
+def begin_segment(
+    home: Home, header: SegmentHeader, control: Control, producers: Producers, *, again: bool
+) -> tuple[Segment, bytes]:
+    """Make the next segment, its MARK included if there are producers; returns the MARK too.
+
+    `again` says that an earlier attempt may have left something in the file.
+    """
+    first = b""
+    if len(producers):
+        head = control._replace(records=0).pack(len(producers))
+        first = build_control(
+            MARK,
+            head + producers.pack(),
+            position=FIRST_FRAME,
+            seed=header.seed,
+            sequence=control.next_sequence,
+            timestamp_ns=header.created_ns,
+        )
+    wipe = min(header.segment_bytes, header.segment_bytes // 4 + _WIPE_SLACK) if again else 0
+    return create_segment(home.fs, home.folder, header, first=first, wipe=wipe), first
+
+
+def adopt(manifests: ManifestWriter, sealed: FileEntry, segment: Segment) -> None:
+    """Let the manifest know: `sealed` is complete, `segment` is the active one."""
+    name = segment_filename(segment.segment_id)
+    active = ActiveFileState(segment.segment_id, FIRST_FRAME, 0, name)
+
+    def add(manifest: Manifest) -> Manifest:
+        return Manifest(sealed.end_sequence + 1, active, manifest.files.with_entry(sealed))
+
+    manifests.change(add)
+
+
+def sealed_entry(segment: Segment, next_sequence: int, size: int) -> FileEntry:
+    """The manifest's entry for a segment that was sealed."""
+    name = segment_filename(segment.segment_id)
+    return FileEntry(name, segment.header.base_sequence, next_sequence - 1, size)
+
+
+def chain_behind(first: bytes, chain: int) -> int:
+    """The chain behind the MARK `first`, or unchanged if there is none."""
+    start = HEADER.offsets["header_crc"]
+    return crc32(first[start : start + 4], chain) if first else chain
+
+
+def sealed_control(home: Home, segment_id: int, entry: FileEntry) -> Control:
+    """The SEALED frame's head of a sealed segment; reads that one frame."""
+    segment = open_segment(home.fs, home.folder, segment_id)
+    try:
+        size = HEADER_BYTES + CONTROL.size
+        position = entry.size - aligned(size)
+        view = segment.mapping.view
+        try:
+            frame = read_frame(view, position, len(view), segment.header.seed)
+            return parse_control(view[frame.body_start : frame.stop])[0]
+        except FrameError as error:
+            message = f"{segment.path}: no SEALED frame at {position}: {error.reason}"
+            raise CorruptionError(
+                message, path=segment.path, segment_id=segment_id, position=position
+            ) from error
+    finally:
+        segment.close()
+
+
+def roll(writer: Writer, manifests: ManifestWriter) -> None:
+    """Seal the active segment and go on in the next one. Called under the append lock."""
+    home, old = writer.home, writer.segment
+    path = segment_path(home.folder, old.segment_id + 1)
+    again = writer.seal_pending
+    prepare_segment(home.fs, path, old.header.segment_bytes)
+    try:
+        if not again:
+            writer.store_sealed()
+            writer.seal_pending = True
+        _sync_sealed(writer)
+        control = writer.control()
+        header = next_header(old.header, control, home.clock_ns())
+        new, first = begin_segment(home, header, control, writer.producers, again=again)
+        adopt(manifests, sealed_entry(old, writer.sequence, writer.position), new)
+    except BaseException as error:
+        if not (isinstance(error, StorageError) and error.errno in EXHAUSTED):
+            writer.syncer.poison(error)
+        raise
+    finished = writer.sampler
+    writer.sealed_bytes[old.segment_id] = writer.position
+    writer.go_on(new, FIRST_FRAME + len(first), chain_behind(first, header.prev_chain))
+    writer.syncer.publish(End(new, FIRST_FRAME, writer.sequence))
+    writer.syncer.retire(old)
+    writer.sealed.append((old.segment_id, finished, control.max_timestamp_ns))
+
+
+def roll_now(writer: Writer, manifests: ManifestWriter) -> bool:
+    """Roll although there is room; False when the active segment holds no record."""
+    with writer.lock:
+        writer.check()
+        if not writer.records and not writer.seal_pending:
+            return False
+        roll(writer, manifests)
+    writer.wake()
+    return True
+
+
+def _sync_sealed(writer: Writer) -> None:
+    try:
+        writer.segment.file.datasync()
+    except StorageError as error:
+        writer.syncer.poison(error)
+        writer.syncer.check()

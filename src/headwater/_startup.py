@@ -1,0 +1,374 @@
+"""Opening a log for writing: lock, manifest, recovery, and only then the first append.
+
+Cost does not depend on the number or the size of the sealed segments.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from headwater._durability import End
+from headwater._home import INBOX_FOLDER, INDEX_META, LOCK_FILE, READERS_FOLDER, STATE_FILE
+from headwater._index import Sampler
+from headwater._manifest import ActiveFileState, Manifest, PackedEntries
+from headwater._manifest_store import MANIFEST, MANIFEST_LOCK, ManifestWriter
+from headwater._positions import rewind_beyond
+from headwater._recovery import Recovered, recover
+from headwater._roll import (
+    adopt,
+    begin_segment,
+    chain_behind,
+    next_header,
+    roll,
+    sealed_control,
+    sealed_entry,
+)
+from headwater._segment import (
+    FIRST_FRAME,
+    SegmentHeader,
+    create_segment,
+    index_path,
+    open_segment,
+    parse_segment_id,
+    read_header,
+    segment_filename,
+    segment_path,
+)
+from headwater._state import State
+from headwater._wakeup import WAKE_FOLDER
+from headwater._walk import any_bytes
+from headwater._watermark import Watermark, read_watermark
+from headwater._writer import Writer
+from headwater.errors import (
+    CorruptionError,
+    LockedError,
+    ManifestNotFound,
+    NotALogError,
+)
+from headwater.fs import process_id
+
+if TYPE_CHECKING:
+    from headwater._home import Home
+    from headwater._segment import Segment
+    from headwater._types import Durability
+    from headwater.fs import File
+
+logger = logging.getLogger("headwater")
+
+_PIECE_BYTES: Final = 1024 * 1024
+_LOCK_NOTE_BYTES: Final = 127
+#: What may lie in a folder whose creation was cut short.
+_OWN_NAMES: Final = frozenset(
+    {
+        f"{MANIFEST}.1",
+        f"{MANIFEST}.2",
+        f"{MANIFEST}.current.tmp",
+        MANIFEST_LOCK,
+        LOCK_FILE,
+        INDEX_META,
+        STATE_FILE,
+        READERS_FOLDER,
+        INBOX_FOLDER,
+        WAKE_FOLDER,
+    }
+)
+
+
+class Opened:
+    """A log that is open for writing, and what its opening found."""
+
+    __slots__ = ("cut_records", "lock", "manifests", "torn_bytes", "writer")
+
+    def __init__(
+        self, writer: Writer, manifests: ManifestWriter, lock: File, torn_bytes: int, cut: int
+    ) -> None:
+        self.writer = writer
+        self.manifests = manifests
+        self.lock = lock
+        self.torn_bytes = torn_bytes
+        self.cut_records = cut
+
+
+def check_folder(home: Home, *, create: bool) -> bool:
+    """True when a log is there, False when one may be made. Raises for anything else."""
+    fs, folder = home.fs, home.folder
+    if not fs.exists(folder):
+        if create:
+            return False
+        raise NotALogError(f"{folder}: there is no such folder", path=folder)
+    if not fs.is_dir(folder):
+        raise NotALogError(f"{folder} is a file; a log is a folder", path=folder)
+    pointer = home.path(f"{MANIFEST}.current")
+    if fs.exists(pointer):
+        return True
+    names = fs.list(folder)
+    if any(parse_segment_id(name) is not None for name in names):
+        raise ManifestNotFound(pointer)
+    foreign = [name for name in names if name not in _OWN_NAMES]
+    if foreign:
+        raise NotALogError(f"{folder} holds other things ({foreign[0]!r}), not a log", path=folder)
+    if not create:
+        raise NotALogError(f"{folder} does not hold a log", path=folder)
+    return False
+
+
+def take_lock(home: Home) -> File:
+    """Become the log's writer. Raises `LockedError` that names who is."""
+    lock = home.fs.open(home.lock, write=True, create=True)
+    if not lock.lock(blocking=False):
+        try:
+            holder = json.loads(lock.read(0, 4096) or b"{}")
+        except ValueError:
+            holder = {}
+        lock.close()
+        pid, started = holder.get("pid"), holder.get("started")
+        raise LockedError(
+            f"{home.folder} is open for writing in process {pid} since {started}: "
+            'close it there, or open with mode="r"',
+            pid=pid,
+            started=started,
+        )
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(home.clock_ns() // 10**9))
+    note = json.dumps({"pid": process_id(), "started": started})
+    lock.write(0, note.ljust(_LOCK_NOTE_BYTES).encode())  # in place: works on a full disk
+    return lock
+
+
+def open_writer(home: Home, *, durability: Durability, segment_bytes: int, create: bool) -> Opened:
+    """Lock the log, recover it, and make it ready for appending."""
+    exists = check_folder(home, create=create)
+    fs = home.fs
+    if not exists:
+        fs.make_dir(home.folder)
+        fs.sync_dir(home.folder.rpartition("/")[0] or "/")
+    lock = take_lock(home)
+    try:
+        return _recovered(home, lock, durability, segment_bytes, create=create)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _recovered(
+    home: Home, lock: File, durability: Durability, segment_bytes: int, *, create: bool
+) -> Opened:
+    manifests = ManifestWriter(home.fs, home.folder)
+    if not check_folder(home, create=create):
+        active = ActiveFileState(0, FIRST_FRAME, 0, segment_filename(0))
+        manifests.create(Manifest(0, active, PackedEntries.of()))
+    manifest = manifests.read_latest()
+    if manifest is None:
+        raise ManifestNotFound(manifests.pointer_path)
+    segment = _active_segment(home, manifest, segment_bytes)
+    try:
+        watermark = _checked_watermark(home, manifest)
+        found = recover(segment, manifest, watermark, _times_before(home, manifest))
+        torn = found.torn_stop - found.position
+        _settle(segment, found, watermark)
+        if found.sealed is not None:
+            segment, found = _finish_roll(home, manifests, segment, found)
+    except BaseException:
+        segment.close()
+        raise
+    return _assemble(home, manifests, lock, segment, found, durability, torn)
+
+
+def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> Segment:
+    """Open the segment that the manifest calls active; make it if the log was never begun."""
+    active = manifest.active_file
+    path = segment_path(home.folder, active.file_sequence)
+    is_new = manifest.next_sequence == 0 and not manifest.files and active.file_sequence == 0
+    if is_new and not (home.fs.exists(path) and _has_header(home)):
+        _refuse_headless(home, path)
+        log_id = home.entropy(16)
+        header = SegmentHeader(log_id, 0, 0, 0, home.clock_ns(), segment_bytes)
+        return create_segment(home.fs, home.folder, header, wipe=FIRST_FRAME)
+    segment = open_segment(home.fs, home.folder, active.file_sequence, writable=True)
+    if segment.header.base_sequence != manifest.active_base:
+        segment.close()
+        expected, actual = manifest.active_base, segment.header.base_sequence
+        message = f"{path}: starts at sequence {actual}, the manifest says {expected}"
+        raise CorruptionError(
+            message,
+            path=path,
+            segment_id=active.file_sequence,
+            position=0,
+            expected=expected,
+            actual=actual,
+        )
+    return segment
+
+
+def _has_header(home: Home) -> bool:
+    """False when the first segment's creation did not get as far as its header."""
+    try:
+        return read_header(home.fs, home.folder, 0) is not None
+    except CorruptionError:
+        if read_watermark(home.fs, home.index_meta) is not None:
+            raise  # the log had begun
+        return False
+
+
+def _refuse_headless(home: Home, path: str) -> None:
+    """A first segment without a header may be made again only if nothing stands behind it."""
+    if not home.fs.exists(path):
+        return
+    file = home.fs.open(path)
+    try:
+        size = file.size()
+        pieces = (
+            file.read(start, _PIECE_BYTES) for start in range(FIRST_FRAME, size, _PIECE_BYTES)
+        )
+        if any(any_bytes(piece) for piece in pieces):
+            message = f"{path}: frames stand behind a header that is gone; run `headwater repair`"
+            raise CorruptionError(message, path=path, segment_id=0, position=0)
+    finally:
+        file.close()
+
+
+def _checked_watermark(home: Home, manifest: Manifest) -> int:
+    """The position below which the active segment must be whole."""
+    watermark = read_watermark(home.fs, home.index_meta)
+    active = manifest.active_file.file_sequence
+    if watermark is None or watermark.segment_id < active:
+        return FIRST_FRAME
+    if watermark.segment_id > active:
+        message = (
+            f"{home.index_meta} names segment {watermark.segment_id}, the manifest {active}: "
+            "one of them was replaced; run `headwater repair`"
+        )
+        raise CorruptionError(
+            message, path=home.index_meta, expected=active, actual=watermark.segment_id
+        )
+    return watermark.offset
+
+
+def _times_before(home: Home, manifest: Manifest) -> tuple[int, int]:
+    """Largest and last assigned timestamp before the active segment, from the SEALED before it."""
+    if not manifest.files or manifest.active_file.write_position > FIRST_FRAME:
+        return 0, 0
+    control = sealed_control(home, manifest.active_file.file_sequence - 1, manifest.files[-1])
+    return control.max_timestamp_ns, control.assigned_timestamp_ns
+
+
+def _settle(segment: Segment, found: Recovered, watermark: int) -> None:
+    """Cut the torn tail and make what is left durable before anybody relies on it.
+
+    Everything from the watermark on is written again: after a sync that failed, or a process that
+    died before one, the cache may show bytes that the disk does not have.
+    """
+    file = segment.file
+    if watermark >= found.position and found.torn_stop == found.position:
+        return
+    for start in range(watermark, found.position, _PIECE_BYTES):
+        stop = min(start + _PIECE_BYTES, found.position)
+        file.write(start, file.read(start, stop - start))
+    for start in range(found.position, found.torn_stop, _PIECE_BYTES):
+        stop = min(start + _PIECE_BYTES, found.torn_stop)
+        file.write(start, bytes(stop - start))
+    file.datasync()
+
+
+def _finish_roll(
+    home: Home, manifests: ManifestWriter, old: Segment, found: Recovered
+) -> tuple[Segment, Recovered]:
+    """The active segment is sealed: complete the roll that was cut short, into the same file."""
+    control = found.sealed
+    if control is None:
+        return old, found
+    header = next_header(old.header, control, home.clock_ns())
+    _check_next(home, header)
+    new, first = begin_segment(home, header, control, found.producers, again=True)
+    adopt(manifests, sealed_entry(old, found.sequence, found.position), new)
+    old.close()
+    return new, found._replace(
+        position=FIRST_FRAME + len(first),
+        chain=chain_behind(first, header.prev_chain),
+        records=0,
+        sampler=Sampler(complete=True),
+        sealed=None,
+        torn_stop=FIRST_FRAME + len(first),
+    )
+
+
+def _check_next(home: Home, header: SegmentHeader) -> None:
+    """The next file may be missing, prepared, or a beginning of this very segment."""
+    path = segment_path(home.folder, header.segment_id)
+    if not home.fs.exists(path):
+        return
+    try:
+        found = read_header(home.fs, home.folder, header.segment_id)
+    except CorruptionError:
+        return  # its header was being written; nothing can have followed
+    if found is not None and found._replace(created_ns=0) != header._replace(created_ns=0):
+        message = (
+            f"{path}: does not continue segment {header.segment_id - 1}; "
+            "nothing was changed; see `headwater verify`, then `headwater repair`"
+        )
+        raise CorruptionError(
+            message, path=path, segment_id=header.segment_id, expected=header, actual=found
+        )
+
+
+def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
+    home: Home,
+    manifests: ManifestWriter,
+    lock: File,
+    segment: Segment,
+    found: Recovered,
+    durability: Durability,
+    torn: int,
+) -> Opened:
+    is_new = not home.fs.exists(home.index_meta)
+    watermark = Watermark.open(home.fs, home.index_meta)
+    state = None
+    try:
+        state = State.create(home.fs, home.state, segment.header.log_id)
+        writer = Writer(
+            home, segment, found, state, watermark, durability, lambda w: roll(w, manifests)
+        )
+        writer.syncer.publish(End(segment, found.position, found.sequence))
+        if is_new:
+            watermark.sync()
+            home.fs.sync_dir(home.folder)
+        published = state.rewrite(found.sequence, found.sequence)
+        cut = max(0, (published or 0) - found.sequence)
+        if torn or cut:
+            logger.warning(
+                "%s: cut a torn tail of %d bytes at %d of %s (%s); the log goes on at sequence %d",
+                home.folder,
+                torn,
+                found.position,
+                segment.path,
+                found.reason,
+                found.sequence,
+            )
+        rewind_beyond(home, segment.segment_id, found.position, found.sequence)
+        _sweep(home, manifests)
+    except BaseException:
+        watermark.close()
+        if state is not None:
+            state.close()
+        raise
+    return Opened(writer, manifests, lock, torn, cut)
+
+
+def _sweep(home: Home, manifests: ManifestWriter) -> None:
+    """Remove segments that retention had taken out of the manifest when it was stopped."""
+    manifest = manifests.read_latest()
+    if manifest is None:
+        return
+    name = manifest.files[0].path if manifest.files else manifest.active_file.path
+    oldest = parse_segment_id(name) or 0
+    while oldest > 0:
+        oldest -= 1
+        path = segment_path(home.folder, oldest)
+        if not home.fs.exists(path):
+            return
+        for leftover in (index_path(home.folder, oldest), path):
+            if home.fs.exists(leftover):
+                home.fs.unlink(leftover)
+        logger.info("%s: removed %s, left over from retention", home.folder, path)

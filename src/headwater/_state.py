@@ -1,0 +1,204 @@
+"""The `state` file: what other processes need to know about a log right now, in shared memory.
+
+It is derived, never trusted further than it proves itself: it names its log and the boot it was
+written in, and whoever finds another identity reads the segments instead. The writer rewrites it in
+place at open, so that maps of it stay valid. Every field is one machine word.
+
+Byte ranges, in order: identity, words, the ring of cuts, one byte for each waiter.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater._layout import Field, Layout
+from headwater._limits import MAX_WAITERS
+from headwater.errors import StorageError
+
+if TYPE_CHECKING:
+    from headwater.fs import File, FileSystem, Mapping
+
+MAGIC: Final = b"HWSTATE1"
+STATE_BYTES: Final = 4096
+#: Stands in the place of the boot id while the state is rewritten; no machine has it.
+_NO_BOOT: Final = b"\xff" * 16
+
+STATE: Final = Layout(
+    "state",
+    Field("magic", "8s", "HWSTATE1"),
+    Field("log_id", "16s", "identity of the log"),
+    Field("boot_id", "16s", "identity of the machine's boot; all ones while being rewritten"),
+    Field("epoch", "Q", "counts the writers that opened this log"),
+    Field("next_sequence", "Q", "number of the next record: everything below is published"),
+    Field("durable_sequence", "Q", "everything below is durable"),
+    Field("wake", "Q", "not zero when a waiter may be asleep"),
+    Field("cut_count", "Q", "how often a recovery cut off records that had been published"),
+    Field("inbox", "Q", "counts the groups that were put into the inbox"),
+)
+_WORD: Final = {field.name: STATE.offsets[field.name] // 8 for field in STATE.fields[3:]}
+EPOCH: Final = _WORD["epoch"]
+NEXT: Final = _WORD["next_sequence"]
+DURABLE: Final = _WORD["durable_sequence"]
+WAKE: Final = _WORD["wake"]
+CUT_COUNT: Final = _WORD["cut_count"]
+INBOX: Final = _WORD["inbox"]
+#: The last cuts: for cut number n, word CUTS + n % CUT_SLOTS holds the sequence that was cut to.
+CUTS: Final = 32
+CUT_SLOTS: Final = 16
+#: One byte for each waiter, 1 when it is asleep.
+WAITERS_START: Final = 1024
+WAITERS_STOP: Final = WAITERS_START + MAX_WAITERS
+
+
+class Cut(NamedTuple):
+    """Cuts of the log's tail seen since an earlier look; `sequence` is the lowest of them."""
+
+    number: int
+    sequence: int | None
+
+
+class State:
+    """The mapped state of one log."""
+
+    __slots__ = ("_file", "_identity", "_mapping", "quads", "writable")
+
+    def __init__(self, file: File, mapping: Mapping, identity: bytes, *, writable: bool) -> None:
+        self._file = file
+        self._mapping = mapping
+        self._identity = identity
+        self.quads = mapping.quads
+        self.writable = writable
+
+    @property
+    def trusted(self) -> bool:
+        """False when the words were not written by a writer of this log in this boot."""
+        return self._mapping.bytes[: len(self._identity)] == self._identity
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: str, log_id: bytes) -> State | None:
+        """Map the state of a log; read-only where the folder is; None when there is none."""
+        writable = True
+        try:
+            file = fs.open(path, write=True)
+        except StorageError:
+            if not fs.exists(path):
+                return None
+            writable = False
+            file = fs.open(path)
+        return cls._map(fs, file, log_id, writable=writable)
+
+    @classmethod
+    def create(cls, fs: FileSystem, path: str, log_id: bytes) -> State:
+        """Map the state for the log's writer, making the file when it is missing."""
+        file = fs.open(path, write=True, create=True)
+        try:
+            if file.size() != STATE_BYTES:
+                file.allocate(STATE_BYTES)
+        except BaseException:
+            file.close()
+            raise
+        found = cls._map(fs, file, log_id, writable=True)
+        if found is None:
+            raise StorageError(errno.EIO, "the state file cannot be mapped", path)
+        return found
+
+    @classmethod
+    def _map(cls, fs: FileSystem, file: File, log_id: bytes, *, writable: bool) -> State | None:
+        try:
+            if file.size() < STATE_BYTES:
+                file.close()
+                return None
+            mapping = file.map(STATE_BYTES, writable=writable)
+        except BaseException:
+            file.close()
+            raise
+        identity = MAGIC + log_id + fs.boot_id()
+        return cls(file, mapping, identity, writable=writable)
+
+    def rewrite(self, next_sequence: int, durable: int) -> int | None:
+        """Take the file over for a new writer; returns how far records had been published before.
+
+        None when nobody could know. The identity is broken first and set last, so that a half
+        written state is not believed.
+        """
+        published = self.quads[NEXT] if self.trusted else None
+        store = self._mapping.bytes
+        start = STATE.offsets["boot_id"]
+        if published is None:
+            store[:STATE_BYTES] = bytes(STATE_BYTES)
+            store[:start] = self._identity[:start]
+        else:
+            store[start : start + 16] = _NO_BOOT
+        self.quads[EPOCH] = self.quads[EPOCH] + 1
+        if published is not None and published > next_sequence:
+            count = self.quads[CUT_COUNT] + 1
+            self.quads[CUTS + count % CUT_SLOTS] = next_sequence
+            self.quads[CUT_COUNT] = count
+        self.quads[NEXT] = next_sequence
+        self.quads[DURABLE] = durable
+        store[start : start + 16] = self._identity[start:]
+        return published
+
+    @property
+    def epoch(self) -> int:
+        """Number of writers that opened this log so far."""
+        return self.quads[EPOCH]
+
+    @property
+    def next_sequence(self) -> int:
+        """Everything below is published."""
+        return self.quads[NEXT]
+
+    @property
+    def durable_sequence(self) -> int:
+        """Everything below is durable."""
+        return self.quads[DURABLE]
+
+    @property
+    def cut_count(self) -> int:
+        """Number of cuts so far."""
+        return self.quads[CUT_COUNT]
+
+    def cut_since(self, count: int) -> Cut:
+        """The cuts since a reader last saw `count` of them.
+
+        `sequence` is None when there were more than are remembered.
+        """
+        now = self.quads[CUT_COUNT]
+        if now - count > CUT_SLOTS:
+            return Cut(now, None)
+        missed = range(count + 1, now + 1)
+        return Cut(now, min((self.quads[CUTS + n % CUT_SLOTS] for n in missed), default=None))
+
+    def sleepers(self) -> list[int]:
+        """The waiters whose byte is set; their bytes are cleared."""
+        flags = self._mapping.bytes[WAITERS_START:WAITERS_STOP]
+        found = [index for index, flag in enumerate(flags) if flag]
+        for index in found:
+            self.set_asleep(index, asleep=False)
+        return found
+
+    def set_asleep(self, waiter: int, *, asleep: bool) -> None:
+        """Set or clear a waiter's byte."""
+        start = WAITERS_START + waiter
+        self._mapping.bytes[start : start + 1] = b"\x01" if asleep else b"\x00"
+
+    def close(self) -> None:
+        """Drop the map."""
+        self.quads = _CLOSED
+        self._mapping.close()
+        self._file.close()
+
+
+class _Closed:
+    """Words of a closed state: reading them is a mistake of the caller."""
+
+    def __getitem__(self, index: int, /) -> int:
+        return 0
+
+    def __setitem__(self, index: int, value: int, /) -> None:
+        """Dropped."""
+
+
+_CLOSED: Final = _Closed()

@@ -1,0 +1,116 @@
+"""The values that travel through every layer. Knows no file and no format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, NewType, TypeAlias
+
+#: Number of a record in its log: starts at 0, never reused once durable.
+Sequence = NewType("Sequence", int)
+#: Number of a segment file.
+SegmentId = NewType("SegmentId", int)
+
+#: One header of a record: a name and bytes or None.
+Header: TypeAlias = tuple[str, bytes | None]
+Headers: TypeAlias = tuple[Header, ...]
+#: What an acknowledgement promises; see the table in the README.
+Durability: TypeAlias = Literal["sync", "interval", "os"]
+Mode: TypeAlias = Literal["a", "r"]
+
+
+class Record(NamedTuple):
+    """One message of a log."""
+
+    sequence: int
+    timestamp_ns: int
+    key: bytes | None
+    value: bytes
+    headers: Headers = ()
+
+
+class Position(NamedTuple):
+    """A byte place in a log: the start of a frame."""
+
+    segment_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment as the manifest knows it; `stop` is one past its last record."""
+
+    segment_id: int
+    path: str
+    start: int
+    stop: int
+    size_bytes: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """A named reader as its file shows it."""
+
+    name: str
+    position: Position
+    sequence: int
+    floor_sequence: int
+    generation: int
+    lag_records: int
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something `verify` found, and what to do about it."""
+
+    path: str
+    message: str
+    segment_id: int | None = None
+    position: int | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` read and what it found; `ok` when it found nothing."""
+
+    path: str
+    segments: int
+    frames: int
+    records: int
+    bytes_read: int
+    start_sequence: int
+    next_sequence: int
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when every record was read back as it was written."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What `repair` did, step by step, and where it kept what it changed."""
+
+    path: str
+    actions: tuple[str, ...] = ()
+    backup: str | None = None
+    records_lost: int = 0
+    skipped: tuple[Problem, ...] = field(default=())
+
+    @property
+    def changed(self) -> bool:
+        """True when anything on disk was changed."""
+        return bool(self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """Why a segment stays or goes."""
+
+    segment_id: int
+    delete: bool
+    reason: str

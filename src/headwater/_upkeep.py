@@ -1,0 +1,169 @@
+"""Work that nobody waits for: the next segment, sparse indexes, interval syncs, old age, the inbox.
+
+`Upkeep.step` does whatever is due and can be called by anybody; a background thread calls it for an
+open log. The thread holds no reference to the log while it sleeps, so a forgotten log is still
+found by the garbage collector.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from headwater._index import write_index
+from headwater._segment import index_path, prepare_segment, segment_path
+from headwater._state import INBOX
+from headwater._writer import SEALED_SPACE
+from headwater.errors import HeadwaterError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater._home import Home
+    from headwater._writer import Writer
+
+logger = logging.getLogger("headwater")
+
+#: How often the shared words are looked at when nothing else is due.
+_IDLE_S: Final = 0.1
+#: Pages of the next segment that are asked for in one go.
+_POPULATE_BYTES: Final = 4 * 1024 * 1024
+
+
+class Upkeep:
+    """The chores of one open log."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        interval_s: float | None,
+        max_age_s: float | None,
+        roll: Callable[[], object],
+        drain: Callable[[], object],
+    ) -> None:
+        self._writer = writer
+        self._home: Home = writer.home
+        self._interval_s = interval_s
+        self._max_age_s = max_age_s
+        self._roll = roll
+        self._drain = drain
+        self._inbox_seen = -1
+        self._half_full = False
+        self._prepared = -1
+        self._synced = writer.sequence
+        self.wanted = threading.Event()
+        writer.on_half_full = self._on_half_full
+
+    def _on_half_full(self) -> None:
+        if not self._half_full and self._prepared <= self._writer.segment_id:
+            self._half_full = True
+            self.wanted.set()
+
+    @property
+    def pause_s(self) -> float:
+        """How long to sleep when nobody calls."""
+        return _IDLE_S if self._interval_s is None else min(self._interval_s, _IDLE_S)
+
+    def step(self) -> None:
+        """Do what is due. Failures are logged: whoever depends on the result meets them again."""
+        for chore in (self._sync, self._seal_old, self._prepare, self._index, self._empty_inbox):
+            try:
+                chore()
+            except HeadwaterError:
+                if self._writer.closed:
+                    return
+                logger.exception("%s: upkeep failed", self._home.folder)
+
+    def _sync(self) -> None:
+        writer = self._writer
+        if self._interval_s is None or writer.sequence == self._synced:
+            return
+        sequence = writer.sequence
+        self._synced = sequence  # a failure poisons the writer; trying again would hide it
+        writer.syncer.wait(sequence)
+
+    def _seal_old(self) -> None:
+        writer = self._writer
+        if self._max_age_s is None or not writer.records:
+            return
+        age_ns = self._home.clock_ns() - writer.segment.header.created_ns
+        if age_ns >= self._max_age_s * 1e9:
+            self._roll()
+
+    def _prepare(self) -> None:
+        """Make the next file before it is needed, with its blocks and, unsynced, its pages."""
+        if not self._half_full:
+            return
+        self._half_full = False
+        writer = self._writer
+        number = writer.segment_id + 1
+        path = segment_path(self._home.folder, number)
+        self._prepared = number
+        try:
+            prepare_segment(self._home.fs, path, writer.segment.header.segment_bytes)
+        except StorageError as error:
+            logger.warning("%s: the next segment cannot be prepared yet: %s", path, error)
+            self._prepared = -1
+
+    def _index(self) -> None:
+        """Write the indexes of segments that were sealed, and give back their unused ends."""
+        writer = self._writer
+        while writer.sealed:
+            number, sampler, largest = writer.sealed.pop(0)
+            if sampler.complete:
+                data = sampler.index(largest).pack(writer.segment.header.log_id)
+                write_index(self._home.fs, index_path(self._home.folder, number), data)
+            self._punch(number)
+
+    def _punch(self, number: int) -> None:
+        path = segment_path(self._home.folder, number)
+        try:
+            file = self._home.fs.open(path, write=True)
+        except StorageError:
+            return  # retention was quicker
+        try:
+            size = file.size()
+            used = self._writer.sealed_bytes.pop(number, size)
+            start = used + 4095 & -4096
+            if start + SEALED_SPACE < size:
+                file.punch(start, size - start)
+        finally:
+            file.close()
+
+    def _empty_inbox(self) -> None:
+        seen = self._writer.quads[INBOX]
+        if seen != self._inbox_seen:
+            self._drain()
+            self._inbox_seen = seen
+
+
+class UpkeepThread(threading.Thread):
+    """Calls `Upkeep.step` until the log is closed or forgotten."""
+
+    def __init__(self, upkeep: Upkeep, name: str) -> None:
+        super().__init__(name=f"headwater-upkeep-{name}", daemon=True)
+        self._upkeep = ref(upkeep)
+        self._wanted = upkeep.wanted
+        self._pause_s = upkeep.pause_s
+        self._stopped = False
+
+    def run(self) -> None:
+        """Sleep, look, work."""
+        while not self._stopped:
+            upkeep = self._upkeep()
+            if upkeep is None:
+                return
+            upkeep.step()
+            del upkeep
+            self._wanted.wait(self._pause_s)
+            self._wanted.clear()
+
+    def stop(self) -> None:
+        """Let the current step finish and end the thread."""
+        self._stopped = True
+        self._wanted.set()
+        if threading.current_thread() is not self:
+            self.join()

@@ -1,0 +1,340 @@
+"""Reading a log: where its records are and how far they go, seen from any process.
+
+A `LogView` finds segments through the manifest and the end through the shared state, in constant
+time. Where no state can be trusted (nobody wrote since the machine started) it reads the active
+segment instead, changing nothing. It hands out cursors and never writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headwater._frame import BATCH, TIMESTAMPS, FrameError, read_header
+from headwater._index import Sampler, SparseIndex, load_index
+from headwater._manifest_store import ManifestWriter
+from headwater._recovery import Recovered, recover
+from headwater._segment import FIRST_FRAME, index_path, open_segment, parse_segment_id
+from headwater._state import State
+from headwater._types import Position, SegmentInfo
+from headwater._watermark import read_watermark
+from headwater.errors import (
+    CorruptionError,
+    ManifestCorrupted,
+    ManifestNotFound,
+    PositionError,
+    SequenceExpiredError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater._frame import Frame
+    from headwater._home import Home
+    from headwater._manifest import Manifest
+    from headwater._segment import Segment
+
+_TRIES: Final = 3
+
+
+class LogView:
+    """One log, to be read. Safe to share between threads."""
+
+    __slots__ = (
+        "_indexes",
+        "_recovered",
+        "home",
+        "log_id",
+        "manifests",
+        "owns_state",
+        "segment_bytes",
+        "state",
+    )
+
+    def __init__(self, home: Home, log_id: bytes, segment_bytes: int, state: State | None) -> None:
+        self.home = home
+        self.log_id = log_id
+        self.segment_bytes = segment_bytes
+        self.state = state
+        self.owns_state = False
+        self.manifests = ManifestWriter(home.fs, home.folder)
+        self._indexes: dict[int, SparseIndex | None] = {}
+        self._recovered: Recovered | None = None
+
+    @classmethod
+    def open(cls, home: Home) -> LogView:
+        """A view on a log that somebody else may be writing."""
+        manifest = ManifestWriter(home.fs, home.folder).read_latest()
+        if manifest is None:
+            raise ManifestNotFound(home.path("manifest.current"))
+        segment = open_segment(home.fs, home.folder, manifest.active_file.file_sequence)
+        header = segment.header
+        segment.close()
+        state = State.open(home.fs, home.state, header.log_id)
+        view = cls(home, header.log_id, header.segment_bytes, state)
+        view.owns_state = True
+        return view
+
+    def close(self) -> None:
+        """Let go of the shared state."""
+        if self.owns_state and self.state is not None:
+            self.state.close()
+
+    # --- how far ----------------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as it is now."""
+        manifest = self.manifests.read_latest()
+        if manifest is None:
+            raise ManifestNotFound(self.manifests.pointer_path)
+        return manifest
+
+    @property
+    def next_sequence(self) -> int:
+        """Number of the next record: everything below is published."""
+        if self.state is not None and self.state.trusted:
+            return self.state.next_sequence
+        return self._end().sequence
+
+    @property
+    def durable_sequence(self) -> int:
+        """Everything below is durable. What is read back after a restart of the machine is."""
+        if self.state is not None and self.state.trusted:
+            return self.state.durable_sequence
+        return self._end().sequence
+
+    @property
+    def start_sequence(self) -> int:
+        """Number of the oldest record kept."""
+        return self.manifest.start_sequence
+
+    def _end(self) -> Recovered:
+        """Find the end by reading the active segment, as a writer would, changing nothing."""
+        if self._recovered is None:
+            for attempt in range(_TRIES):
+                manifest = self.manifest
+                active = manifest.active_file.file_sequence
+                segment = open_segment(self.home.fs, self.home.folder, active)
+                try:
+                    mark = read_watermark(self.home.fs, self.home.index_meta)
+                    same = mark is not None and mark.segment_id == active
+                    low = mark.offset if mark is not None and same else FIRST_FRAME
+                    self._recovered = recover(segment, manifest, low, (0, 0))
+                    break
+                except CorruptionError:
+                    # A writer may just have rolled: believe it only when nothing moved.
+                    if attempt + 1 == _TRIES or self.manifest.pack() == manifest.pack():
+                        raise
+                finally:
+                    segment.close()
+        if self._recovered is None:
+            raise ManifestCorrupted("the log changes faster than it can be read")
+        return self._recovered
+
+    # --- where ------------------------------------------------------------------------------------
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments, oldest first."""
+        manifest = self.manifest
+        active = manifest.active_file
+        found = []
+        for entry in manifest.files:
+            number = segment_number(entry.path)
+            stop = entry.end_sequence + 1
+            found.append(
+                SegmentInfo(number, entry.path, entry.start_sequence, stop, entry.size, sealed=True)
+            )
+        stop = max(self.next_sequence, manifest.active_base)
+        size = self.home.fs.size(self.home.path(active.path))
+        base = manifest.active_base
+        found.append(SegmentInfo(active.file_sequence, active.path, base, stop, size, sealed=False))
+        return found
+
+    def open_segment(self, segment_id: int, sequence: int) -> Segment:
+        """Open a segment that holds `sequence` or follows it; never skips silently."""
+        try:
+            return open_segment(self.home.fs, self.home.folder, segment_id, log_id=self.log_id)
+        except CorruptionError:
+            start = self.start_sequence
+            if sequence < start:
+                raise SequenceExpiredError(sequence, start) from None
+            raise
+
+    def locate(self, sequence: int) -> Position:
+        """Start of the frame that holds `sequence`; the log's end for the next sequence.
+
+        Raises `SequenceExpiredError` below the start, `PositionError` beyond the end.
+        """
+        for _ in range(_TRIES):
+            manifest = self.manifest
+            if sequence < manifest.start_sequence:
+                raise SequenceExpiredError(sequence, manifest.start_sequence)
+            number, base = segment_holding(manifest, sequence)
+            end = self.next_sequence
+            if sequence > end:
+                raise PositionError(f"sequence {sequence} is beyond the log's end, {end}")
+            found = self._locate_in(number, base, sequence)
+            if found is not None:
+                return found
+        raise PositionError(f"sequence {sequence} is not in {self.home.folder}")
+
+    def _locate_in(self, number: int, base: int, sequence: int) -> Position | None:
+        segment = self.open_segment(number, sequence)
+        try:
+            index = self.index(number)
+            start = index.before_sequence(sequence) if index is not None else None
+            position, at = (FIRST_FRAME, base) if start is None else start
+            view, seed = segment.mapping.view, segment.header.seed
+            while at <= sequence and int.from_bytes(view[position : position + 4], "little"):
+                frame = read_header(view, position, len(view), seed)
+                if frame.kind == BATCH and at <= sequence < frame.next_sequence:
+                    return Position(number, position)
+                if frame.kind != BATCH and frame.sequence > sequence:
+                    break
+                position, at = frame.next_position, max(at, frame.next_sequence)
+            return Position(number, position) if at == sequence else None
+        except FrameError as error:
+            message = f"{segment.path}: damage on the way to sequence {sequence}: {error.reason}"
+            raise CorruptionError(
+                message, path=segment.path, segment_id=number, sequence=sequence
+            ) from error
+        finally:
+            segment.close()
+
+    def sequence_at(self, place: Position) -> int:
+        """Sequence of the frame that starts at a byte place, or of the next record at the end.
+
+        Places in front of the first frame mean the segment's first record. Raises `PositionError`
+        for a place where no frame starts.
+        """
+        segment = self.open_segment(place.segment_id, 0)
+        try:
+            view, seed = segment.mapping.view, segment.header.seed
+            position, sequence = FIRST_FRAME, segment.header.base_sequence
+            while position < place.offset and any(view[position : position + 4]):
+                frame = read_header(view, position, len(view), seed)
+                position, sequence = frame.next_position, frame.next_sequence
+        except FrameError as error:
+            message = f"{segment.path}: damage in front of {place.offset}: {error.reason}"
+            raise CorruptionError(message, path=segment.path, segment_id=place[0]) from error
+        finally:
+            segment.close()
+        if position != max(place.offset, FIRST_FRAME):
+            raise PositionError(f"{segment.path}: no frame starts at {place.offset}")
+        return sequence
+
+    def wait_state(self) -> State | None:
+        """The shared state to sleep on, opened now if a writer has made it meanwhile."""
+        if self.state is None:
+            self.state = State.open(self.home.fs, self.home.state, self.log_id)
+        return self.state
+
+    def locate_time(self, timestamp_ns: int) -> int:
+        """Sequence of the first record at or after a time; the next sequence if there is none.
+
+        Where timestamps given by callers decrease, the largest one so far counts.
+        """
+        manifest = self.manifest
+        low, high = 0, len(manifest.files)
+        while low < high:
+            middle = (low + high) // 2
+            number = segment_number(manifest.files[middle].path)
+            index = self.index(number) or self._built_index(number)
+            if index.max_timestamp_ns < timestamp_ns:
+                low = middle + 1
+            else:
+                high = middle
+        entries = manifest.files
+        number = (
+            segment_number(entries[low].path)
+            if low < len(entries)
+            else manifest.active_file.file_sequence
+        )
+        return self._first_at(number, timestamp_ns)
+
+    def _first_at(self, number: int, timestamp_ns: int) -> int:
+        segment = self.open_segment(number, 0)
+        try:
+            index = self.index(number)
+            start = index.before_time(timestamp_ns) if index is not None else None
+            position, sequence = start or (FIRST_FRAME, segment.header.base_sequence)
+            for _, first, times in frame_times(segment, position):
+                for shift, time in enumerate(times):
+                    if time >= timestamp_ns:
+                        return first + shift
+                sequence = first + len(times)
+            return sequence
+        finally:
+            segment.close()
+
+    def index(self, number: int) -> SparseIndex | None:
+        """The sparse index of a sealed segment; None where there is none."""
+        if number not in self._indexes:
+            found = load_index(self.home.fs, index_path(self.home.folder, number), self.log_id)
+            if found is None:
+                return None
+            self._indexes[number] = found
+        return self._indexes[number]
+
+    def _built_index(self, number: int) -> SparseIndex:
+        """Build the index of a sealed segment in memory: its file is gone."""
+        segment = self.open_segment(number, 0)
+        try:
+            index = build_index(segment)
+        finally:
+            segment.close()
+        self._indexes[number] = index
+        return index
+
+
+def segment_number(path: str) -> int:
+    """Id of a segment from its path in the manifest."""
+    number = parse_segment_id(path)
+    if number is None:
+        raise ManifestCorrupted(f"{path!r} is not the name of a segment")
+    return number
+
+
+def segment_holding(manifest: Manifest, sequence: int) -> tuple[int, int]:
+    """Number and first sequence of the segment that holds `sequence`, or will."""
+    files = manifest.files
+    if not files or sequence >= manifest.active_base:
+        return manifest.active_file.file_sequence, manifest.active_base
+    low, high = 0, len(files) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if files[middle].end_sequence < sequence:
+            low = middle + 1
+        else:
+            high = middle
+    return segment_number(files[low].path), files[low].start_sequence
+
+
+def frame_times(segment: Segment, position: int) -> Iterator[tuple[int, int, list[int]]]:
+    """Position, first sequence and timestamps of each frame from a position on."""
+    view, seed = segment.mapping.view, segment.header.seed
+    while int.from_bytes(view[position : position + 4], "little"):
+        try:
+            frame = read_header(view, position, len(view), seed)
+        except FrameError:
+            return
+        if frame.kind == BATCH:
+            yield position, frame.sequence, timestamps_of(view, frame)
+        position = frame.next_position
+
+
+def timestamps_of(view: memoryview, frame: Frame) -> list[int]:
+    """The timestamps of a frame's records."""
+    if frame.flags & TIMESTAMPS:
+        start = frame.body_start
+        return view[start : start + 8 * frame.records].cast("q").tolist()
+    return [frame.timestamp_ns] * frame.records
+
+
+def build_index(segment: Segment) -> SparseIndex:
+    """The index of a sealed segment, from its frames."""
+    sampler, largest = Sampler(complete=True), 0
+    for position, first, times in frame_times(segment, FIRST_FRAME):
+        sampler.see(position, first, largest)
+        largest = max(largest, *times)
+    return sampler.index(largest)

@@ -1,0 +1,62 @@
+"""Rules for the whole suite: generated cases, and no silent skip where CI looks.
+
+A skip or an expected failure is fine on somebody's laptop. With `CI=true` it is a failure, unless
+`ALLOWED` names the test and the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+#: Node id -> why CI may go without it. Short by intention.
+ALLOWED: Final[dict[str, str]] = {}
+
+# A failed generated case prints how to replay it; time limits belong to tests, not to cases.
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=100)
+hypothesis.settings.register_profile(
+    "ci", hypothesis.settings.get_profile("default"), derandomize=True, database=None
+)
+hypothesis.settings.register_profile(
+    "soak", hypothesis.settings.get_profile("default"), max_examples=20_000
+)
+hypothesis.settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
+)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip or the expected failure of a test into a failure where CI looks."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn the skip of a whole file into a failure where CI looks."""
+    report = yield
+    _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Change a skipped report into a failed one unless its node id is allowed."""
+    if os.environ.get("CI") != "true" or report.outcome != "skipped" or report.nodeid in ALLOWED:
+        return
+    expected_failure = getattr(report, "wasxfail", None)
+    if expected_failure is not None:
+        del report.wasxfail
+    reason = report.longrepr if expected_failure is None else f"xfail: {expected_failure}"
+    report.outcome = "failed"
+    report.longrepr = (
+        f"{report.nodeid} did not run to its end: {reason}\n"
+        "With CI=true every test runs. Make it run, or name it in ALLOWED (tests/conftest.py)."
+    )

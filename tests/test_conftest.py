@@ -1,0 +1,77 @@
+"""The rules of `conftest.py` hold: where CI looks, nothing is skipped in silence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., str]
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+SKIPPING = """
+import pytest
+
+def test_runs(): pass
+
+@pytest.mark.skip(reason="not today")
+def test_skipped(): pass
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected(): raise AssertionError
+"""
+SKIPPED_FILE = "import pytest\npytest.skip('no library', allow_module_level=True)\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a made-up suite under our conftest; its last line comes back."""
+
+    def suite(*arguments: str, ci: str = "true", conftest: str = "") -> str:
+        (tmp_path / "conftest.py").write_text(conftest or CONFTEST.read_text("utf-8"), "utf-8")
+        (tmp_path / "test_some.py").write_text(SKIPPING, "utf-8")
+        (tmp_path / "test_file.py").write_text(SKIPPED_FILE, "utf-8")
+        outcome = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "CI": ci},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return outcome.stdout.rstrip().rpartition("\n")[2]
+
+    return suite
+
+
+def test_skip_on_a_laptop_stays_a_skip(run: Run) -> None:
+    """Without CI a skip is a skip and an expected failure an expected failure."""
+    assert re.search("1 passed, 2 skipped, 1 xfailed in", run(ci=""))
+
+
+def test_skip_where_ci_looks_is_a_failure(run: Run) -> None:
+    """With CI=true no skipped test, expected failure or skipped file goes through."""
+    assert re.search("1 failed, 1 passed, 2 errors in", run("--continue-on-collection-errors"))
+
+
+def test_skip_in_a_parallel_run_is_a_failure(run: Run) -> None:
+    """The rule also holds in the workers of a parallel run."""
+    last = run("-n", "1", "--continue-on-collection-errors")
+    assert re.search("1 failed, 1 passed, 2 errors in", last)
+
+
+def test_skip_on_the_list_is_allowed(run: Run) -> None:
+    """A test on the list of allowed ones may be skipped where CI looks."""
+    listed = CONFTEST.read_text("utf-8").replace(
+        "str]] = {}", 'str]] = {"test_some.py::test_skipped": "for this test"}'
+    )
+    last = run("--continue-on-collection-errors", conftest=listed)
+    assert re.search("1 failed, 1 passed, 1 skipped, 1 error in", last)

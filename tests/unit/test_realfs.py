@@ -1,0 +1,534 @@
+"""The file system of this machine: what only a real kernel and real processes can show.
+
+What it has in common with the one in memory is in `tests/contract`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headwater.errors import HeadwaterError, StorageError, UnsupportedError
+from headwater.fs import _libc, _real, real
+from headwater.fs._report import reported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater.fs import FileSystem
+
+#: Long enough for a busy machine; nothing that passes ever waits for it.
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def fs() -> FileSystem:
+    """Bring the real file system."""
+    return real()
+
+
+@contextlib.contextmanager
+def _process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run Python code in another process; it has `fs` and says "ready" when it is."""
+    prelude = "import os, sys\nfrom headwater.fs import real\nfs = real()\n"
+    command = [sys.executable, "-c", prelude + textwrap.dedent(code), *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """Read the next line that a process says."""
+    if process.stdout is None:
+        raise RuntimeError("the process has no output")
+    return process.stdout.readline().strip()
+
+
+def _held(folder: Path) -> list[str]:
+    """List what this process has open below a folder, one entry per descriptor."""
+    held = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing itself
+            held.append(str(entry.readlink()))
+    return sorted(path for path in held if path.startswith(str(folder)))
+
+
+class TestErrors:
+    """Every refusal of the kernel arrives as one kind of error."""
+
+    def test_refusal_is_a_storage_error_with_errno_and_path(
+        self, fs: FileSystem, tmp_path: Path
+    ) -> None:
+        """StorageError is an OSError and a HeadwaterError, and says what, where and why."""
+        path = str(tmp_path / "missing")
+        with pytest.raises(StorageError) as caught:
+            fs.open(path)
+        error = caught.value
+        assert isinstance(error, OSError)
+        assert isinstance(error, HeadwaterError)
+        assert (error.errno, error.filename) == (errno.ENOENT, path)
+        assert error.strerror == os.strerror(errno.ENOENT)
+        assert path in str(error)
+        assert isinstance(error.__cause__, FileNotFoundError)
+
+    def test_refusal_without_errno_gets_one(self) -> None:
+        """An OSError that names no errno becomes EIO; other errors pass untouched."""
+        with pytest.raises(StorageError) as caught, reported("/x"):
+            raise OSError("no number")
+        assert caught.value.errno == errno.EIO
+        with pytest.raises(KeyError), reported("/x"):
+            raise KeyError("not ours")
+
+    def test_windows_is_refused_with_a_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The module can be imported anywhere; constructing says what is not supported."""
+        monkeypatch.setattr(sys, "platform", "win32")
+        with pytest.raises(UnsupportedError, match="Windows"):
+            real()
+
+    def test_other_byte_order_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Machine words are shared between processes as they are, so their order matters."""
+        monkeypatch.setattr(sys, "byteorder", "big")
+        with pytest.raises(UnsupportedError, match="little-endian"):
+            real()
+
+    def test_leaked_file_warns_and_is_closed(self, fs: FileSystem, tmp_path: Path) -> None:
+        """A file that nobody closed says so, and its descriptor does not leak."""
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        assert _held(tmp_path) == [file.path]
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del file
+        assert _held(tmp_path) == []
+
+
+class TestFiles:
+    """Descriptors, blocks and pages."""
+
+    def test_descriptors_do_not_survive_exec(self, fs: FileSystem, tmp_path: Path) -> None:
+        """A program that we start inherits neither files nor bells."""
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        bell = fs.bell(str(tmp_path / "bell"))
+        assert bell is not None
+        fs.ring(bell.path)
+        listing = "import os; print(*(os.readlink(f'/proc/self/fd/{n}') for n in (3, 4, 5, 6, 7)"
+        listing += " if os.path.exists(f'/proc/self/fd/{n}')))"
+        shown = subprocess.run(
+            [sys.executable, "-c", listing],
+            close_fds=False,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert str(tmp_path) not in shown
+        bell.close()
+        file.close()
+
+    def test_write_goes_on_after_a_short_write(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel may write less than asked; the rest is written after it."""
+        pwrite, sizes = os.pwrite, list[int]()
+
+        def short(descriptor: int, data: memoryview, offset: int) -> int:
+            sizes.append(len(data))
+            return pwrite(descriptor, data[:3], offset)
+
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        monkeypatch.setattr(os, "pwrite", short)
+        file.write(2, b"12345678")
+        monkeypatch.undo()
+        assert sizes == [8, 5, 2]
+        assert file.read(0, 100) == b"\0\x0012345678"
+        file.close()
+
+    def test_read_goes_on_after_a_short_read(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel may read less than asked; only the end of the file makes a read short."""
+        pread = os.pread
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.write(0, b"12345678")
+        monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 3), offset))
+        assert file.read(1, 6) == b"234567"
+        assert file.read(1, 60) == b"2345678"
+        monkeypatch.undo()
+        file.close()
+
+    def test_failed_allocation_leaves_the_length(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Space that was taken before the disk was full is given back."""
+
+        def full(descriptor: int, start: int, size: int) -> None:
+            os.ftruncate(descriptor, start + size // 2)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.write(0, b"abc")
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StorageError) as caught:
+            file.allocate(1_000_000)
+        assert caught.value.errno == errno.ENOSPC
+        assert file.read(0, 100) == b"abc"
+        file.close()
+
+    def test_allocate_without_fallocate_writes_zeros(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where blocks cannot be reserved, writing zeros takes them and keeps what is there."""
+        monkeypatch.delattr(os, "posix_fallocate")
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.write(0, b"abc")
+        file.allocate(3 * 1024 * 1024 + 5)
+        file.allocate(10)
+        assert file.size() == 3 * 1024 * 1024 + 5
+        assert file.allocated_bytes() >= 3 * 1024 * 1024
+        assert file.read(0, 5) == b"abc\0\0"
+        file.close()
+
+    def test_punch_and_populate_without_ctypes_do_nothing(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Advice is optional: an interpreter without ctypes works as well."""
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+        _libc._library.cache_clear()
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.write(0, b"x" * 65536)
+        file.punch(0, 65536)
+        mapping = file.map(65536, writable=True)
+        mapping.populate(0, 65536)
+        assert file.read(0, 65536) == b"x" * 65536
+        mapping.close()
+        file.close()
+        monkeypatch.undo()
+        _libc._library.cache_clear()
+
+    def test_advice_declined_is_no_error_but_a_real_one_is(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An old kernel may decline (EINVAL); an I/O error is reported."""
+        import ctypes  # noqa: PLC0415 - as lazily as the code under test
+
+        class Library:
+            def madvise(self, *_: object) -> int:
+                return -1
+
+            fallocate = madvise
+
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.write(0, bytes(4096))
+        mapping = file.map(4096, writable=True)
+        monkeypatch.setattr(_libc, "_library", Library)
+        for number in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            monkeypatch.setattr(ctypes, "get_errno", lambda number=number: number)
+            mapping.populate(0, 4096)
+            file.punch(0, 4096)
+        monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EIO)
+        for advice in (lambda: mapping.populate(0, 4096), lambda: file.punch(0, 4096)):
+            with pytest.raises(StorageError) as caught:
+                advice()
+            assert caught.value.errno == errno.EIO
+        mapping.close()
+        file.close()
+
+    def test_populate_makes_pages_present(self, fs: FileSystem, tmp_path: Path) -> None:
+        """After populating, storing into the map does not fault any more."""
+        import resource  # noqa: PLC0415 - not there on every platform
+
+        size = 16 * 1024 * 1024
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.allocate(size)
+
+        def faults(*, populated: bool) -> int:
+            mapping = file.map(size, writable=True)
+            if populated:
+                mapping.populate(0, size)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for start in range(0, size, mmap.PAGESIZE):
+                mapping.words[start // 4] = 1
+            after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            mapping.close()
+            return after - before
+
+        assert faults(populated=True) < faults(populated=False) / 4
+        file.close()
+
+    def test_closed_map_gives_its_pages_back_with_the_last_range(
+        self, fs: FileSystem, tmp_path: Path
+    ) -> None:
+        """The memory of a closed map goes when the last exported range is released, not later."""
+        path = str(tmp_path / "a")
+        file = fs.open(path, write=True, create=True)
+        file.allocate(4096)
+        mapping = file.map(4096, writable=False)
+        file.close()
+        held = mapping.view[0:8]
+        exported = memoryview(mapping.view)  # pins the view object itself
+        mapping.close()
+        maps = Path("/proc/self/maps")
+        assert path in maps.read_text()
+        held.release()
+        exported.release()
+        assert path not in maps.read_text()
+
+    def test_map_holds_no_second_descriptor_for_long(self, fs: FileSystem, tmp_path: Path) -> None:
+        """Closing file and map leaves no descriptor behind."""
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.allocate(4096)
+        mapping = file.map(4096, writable=True)
+        mapping.words[0] = 1
+        mapping.close()
+        file.close()
+        assert _held(tmp_path) == []
+
+    def test_sync_on_macos_flushes_maps_first(
+        self, fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MacOS does not look into maps when it syncs, and stops at the drive without asking."""
+        events: list[str] = []
+        monkeypatch.setattr(_real, "_MAC", True)
+        monkeypatch.setattr(_real.RealMapping, "flush", lambda _: events.append("msync"))
+        monkeypatch.setattr(fcntl, "fcntl", lambda _, command: events.append(f"fcntl {command}"))
+        file = fs.open(str(tmp_path / "a"), write=True, create=True)
+        file.allocate(4096)
+        mapping = file.map(4096, writable=True)
+        reading = file.map(4096, writable=False)
+        file.datasync()
+        assert events == ["msync", "fcntl 51"]
+        mapping.close()
+        reading.close()
+        del mapping
+        file.sync()
+        fs.sync_dir(str(tmp_path))
+        assert events == ["msync", "fcntl 51", "fcntl 51", "fcntl 51"]
+        file.close()
+
+    def test_boot_id_unknown_is_zeros(
+        self, fs: FileSystem, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a kernel that tells, the boot id says that it is not known."""
+
+        def refuse(*_: object) -> str:
+            raise FileNotFoundError(errno.ENOENT, "no /proc")
+
+        monkeypatch.setattr(Path, "read_text", refuse)
+        assert fs.boot_id() == bytes(16)
+
+
+class TestLocks:
+    """Locks between processes, and across a fork."""
+
+    def test_lock_of_another_process_is_respected_until_it_dies(
+        self, fs: FileSystem, tmp_path: Path
+    ) -> None:
+        """The kernel gives the lock of a killed process back."""
+        path = str(tmp_path / "lock")
+        code = """
+            file = fs.open(sys.argv[1], write=True, create=True)
+            print("ready" if file.lock(blocking=False) else "taken", flush=True)
+            sys.stdin.read()
+        """
+        with _process(code, path) as process:
+            assert _line(process) == "ready"
+            file = fs.open(path)
+            assert not file.lock(blocking=False)
+            process.kill()
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
+            assert file.lock(blocking=False)
+            file.close()
+
+    def test_forked_child_neither_keeps_nor_releases_the_lock(self, tmp_path: Path) -> None:
+        """The child's copy is closed; the parent's lock stays, and ends with the parent's close."""
+        code = """
+            from headwater.errors import StorageError
+            path = sys.argv[1]
+            file = fs.open(path, write=True, create=True)
+            file.lock()
+            bell = fs.bell(path + ".bell")
+            fs.ring(bell.path)
+            heard, tell = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(tell)
+                for use in (lambda: file.read(0, 1), lambda: bell.wait(0)):
+                    try:
+                        use()
+                    except StorageError:
+                        continue
+                    os._exit(1)
+                file.close()
+                bell.close()
+                assert fs.exists(bell.path)
+                assert not fs.open(path).lock(blocking=False)
+                assert fs.bell(bell.path) is None
+                os.write(1, b"checked\\n")
+                os.read(heard, 1)  # lives on while the parent lets go
+                os._exit(0)
+            line = sys.stdin.readline()
+            assert not fs.open(path).lock(blocking=False)
+            assert bell.wait(0)
+            bell.close()
+            file.close()
+            assert fs.open(path).lock(blocking=False)
+            assert fs.bell(path + ".bell") is not None
+            os.write(tell, b"x")
+            assert os.waitpid(child, 0)[1] == 0
+            os.write(1, b"done\\n")
+            os._exit(0)
+        """
+        with _process(code, str(tmp_path / "lock")) as process:
+            assert _line(process) == "checked"
+            if process.stdin is None:
+                raise RuntimeError("the process has no input")
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert _line(process) == "done"
+            assert process.wait(PATIENCE_S) == 0
+
+    def test_after_fork_tells_living_targets_only(self) -> None:
+        """A registered object is told in the child, one that is gone is not kept alive."""
+        code = """
+            from headwater.fs import after_fork
+            class Target:
+                def __init__(self, name): self.name = name
+                def forked(self): os.write(1, self.name.encode() + b"\\n")
+            kept, gone = Target("kept"), Target("gone")
+            after_fork(kept)
+            after_fork(kept)
+            after_fork(gone)
+            del gone
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            os.write(1, b"end\\n")
+        """
+        with _process(code) as process:
+            assert [_line(process), _line(process)] == ["kept", "end"]
+
+
+class TestBells:
+    """Bells between processes."""
+
+    def test_ring_wakes_another_process(self, fs: FileSystem, tmp_path: Path) -> None:
+        """A process that sleeps on a bell is woken by a ring from here."""
+        path = str(tmp_path / "bell")
+        code = f"""
+            bell = fs.bell(sys.argv[1])
+            print("ready", flush=True)
+            print(bell.wait({PATIENCE_S}), flush=True)
+            bell.close()
+        """
+        with _process(code, path) as process:
+            assert _line(process) == "ready"
+            assert fs.bell(path) is None
+            assert fs.ring(path)
+            assert _line(process) == "True"
+            assert process.wait(PATIENCE_S) == 0
+            assert not fs.ring(path)
+            assert not fs.exists(path)
+
+    def test_bell_of_a_killed_process_is_silent_and_can_be_claimed(
+        self, fs: FileSystem, tmp_path: Path
+    ) -> None:
+        """A pipe that nobody reads any more is not rung, and its next waiter hears new rings."""
+        path = str(tmp_path / "bell")
+        code = """
+            bell = fs.bell(sys.argv[1])
+            print("ready", flush=True)
+            sys.stdin.read()
+        """
+        with _process(code, path) as process:
+            assert _line(process) == "ready"
+            assert fs.ring(path)
+            process.kill()
+            process.wait(PATIENCE_S)
+            assert fs.exists(path)
+            assert not fs.ring(path)
+            bell = fs.bell(path)
+            assert bell is not None
+            assert not bell.wait(0)
+            assert fs.ring(path)
+            assert bell.wait(PATIENCE_S)
+            bell.close()
+
+    def test_ring_finds_the_new_waiter_behind_a_kept_descriptor(
+        self, fs: FileSystem, tmp_path: Path
+    ) -> None:
+        """The ringer keeps its pipe open; when the waiter changed, it opens the new one."""
+        path = str(tmp_path / "bell")
+        for _ in range(3):
+            bell = fs.bell(path)
+            assert bell is not None
+            assert fs.ring(path)
+            assert bell.wait(0)
+            assert fs.ring(path)
+            bell.close()
+
+    def test_bell_claimed_by_many_has_one_owner(self, tmp_path: Path) -> None:
+        """Of threads that claim and drop one bell at once, never two have it."""
+        path = str(tmp_path / "bell")
+        inside, most, claims = [0], [0], [0]
+        start = threading.Barrier(4)
+
+        def claim(fs: FileSystem) -> None:
+            start.wait()
+            for _ in range(200):
+                bell = fs.bell(path)
+                if bell is not None:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    claims[0] += 1
+                    inside[0] -= 1
+                    bell.close()
+
+        threads = [threading.Thread(target=claim, args=(real(),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert most == [1]
+        assert claims[0] > 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_bell_never_follows_a_link(self, fs: FileSystem, tmp_path: Path) -> None:
+        """A link in the place of a bell is neither claimed nor rung: it may lead anywhere."""
+        target = tmp_path / "precious"
+        target.write_bytes(b"")
+        link = tmp_path / "bell"
+        link.symlink_to(target)
+        with pytest.raises(StorageError) as caught:
+            fs.bell(str(link))
+        assert caught.value.errno == errno.ELOOP
+        with contextlib.suppress(StorageError):
+            fs.ring(str(link))
+        assert target.read_bytes() == b""
+
+    def test_ringer_releases_its_descriptors(self, tmp_path: Path) -> None:
+        """A file system that is gone keeps no pipe open."""
+        fs = real()
+        bell = fs.bell(str(tmp_path / "bell"))
+        assert bell is not None
+        assert Path(bell.path).is_fifo()
+        assert fs.ring(bell.path)
+        assert _held(tmp_path) == [bell.path, bell.path]
+        del fs
+        gc.collect()
+        bell.close()
+        assert _held(tmp_path) == []
