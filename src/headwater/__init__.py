@@ -12,6 +12,9 @@ process, follow it and find their place again after a crash.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from headwater._log import Log, open
 from headwater._reader import Reader
 from headwater._types import (
@@ -23,6 +26,11 @@ from headwater._types import (
     SegmentInfo,
     VerifyReport,
 )
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from headwater import aio
 
 __version__ = "0.1.0"
 
@@ -36,5 +44,14 @@ __all__ = [
     "Retained",
     "SegmentInfo",
     "VerifyReport",
+    "aio",
     "open",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> ModuleType:
+        """Load `headwater.aio` when it is first used: not everybody wants asyncio."""
+        if name == "aio":
+            return import_module("headwater.aio")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

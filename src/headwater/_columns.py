@@ -246,9 +246,11 @@ def decode_columns(body: memoryview, count: int, flags: int) -> Columns:
         return Columns(1, None, None, None, None, None, body)
     source = _Buffers(body)
     timestamps = source.take(8 * count).cast("q") if flags & TIMESTAMPS else None
-    keys = source.nullable(count) if flags & KEYS else (None, None, None)
+    validity = key_offsets = keys = None
+    if flags & KEYS:
+        validity, key_offsets, keys = source.nullable(count)
     value_offsets, values = source.text(count)
-    columns = Columns(count, timestamps, *keys, value_offsets, values)
+    columns = Columns(count, timestamps, validity, key_offsets, keys, value_offsets, values)
     if flags & HEADERS:
         pair_offsets = source.offsets(count)
         pairs = pair_offsets[count]

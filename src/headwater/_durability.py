@@ -9,14 +9,12 @@ writer is poisoned and acknowledges nothing more.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwater._state import DURABLE
 from headwater.errors import PoisonedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headwater._segment import Segment
     from headwater._state import State
     from headwater._watermark import Watermark
@@ -30,34 +28,39 @@ class End(NamedTuple):
     sequence: int
 
 
+class Owner(Protocol):
+    """The writer, as its syncer sees it."""
+
+    def capture(self) -> End:
+        """The end of the log now; takes the append lock."""
+
+    def wake(self) -> None:
+        """Records became durable."""
+
+    def refuse(self) -> None:
+        """A sync failed: nothing more may be appended."""
+
+
 class Syncer:
     """Group commit for one writer."""
 
     __slots__ = (
-        "_capture",
         "_changed",
         "_leading",
-        "_on_durable",
+        "_owner",
         "_published",
         "_retired",
         "_state",
         "_watermark",
         "durable",
         "failure",
+        "reported",
     )
 
-    def __init__(
-        self,
-        capture: Callable[[], End],
-        watermark: Watermark,
-        state: State,
-        durable: int,
-        on_durable: Callable[[], None],
-    ) -> None:
-        self._capture = capture
+    def __init__(self, owner: Owner, watermark: Watermark, state: State, durable: int) -> None:
+        self._owner = owner
         self._watermark = watermark
         self._state = state
-        self._on_durable = on_durable
         self._changed = threading.Condition()
         self._leading = False
         self._published = (-1, -1)
@@ -65,6 +68,8 @@ class Syncer:
         #: Everything below is durable.
         self.durable = durable
         self.failure: BaseException | None = None
+        #: True once somebody was told about the failure.
+        self.reported = False
 
     def wait(self, sequence: int) -> None:
         """Return once every record below `sequence` is durable. Raises `PoisonedError`."""
@@ -88,7 +93,7 @@ class Syncer:
 
     def _lead(self, *, sync_watermark: bool = False) -> None:
         try:
-            end = self._capture()
+            end = self._owner.capture()
             end.segment.file.datasync()
             self.publish(end)
             if sync_watermark:
@@ -103,7 +108,7 @@ class Syncer:
                 self._changed.notify_all()
             for segment in retired:
                 segment.close()
-        self._on_durable()
+        self._owner.wake()
 
     def publish(self, end: End) -> None:
         """Everything up to `end` was synced: say so, unless somebody said more already."""
@@ -128,10 +133,12 @@ class Syncer:
         """Acknowledge nothing from now on."""
         if self.failure is None:
             self.failure = error
+            self._owner.refuse()
 
     def check(self) -> None:
         """Raise `PoisonedError` if a sync failed before."""
         if self.failure is not None:
+            self.reported = True
             raise PoisonedError(
                 f"a sync failed ({self.failure}): nothing more is acknowledged; "
                 "close this log and open it again"

@@ -190,7 +190,7 @@ def encode(batch: Batch, limit: int) -> list[Body]:
     if batch.headers is None and rough <= limit:
         return [_body(batch, sizes)]
     return [
-        _fitting(_body(batch.slice(start, stop), sizes[start:stop]), limit)
+        fitting(_body(batch.slice(start, stop), sizes[start:stop]), limit)
         for start, stop in _cuts(batch, sizes, limit)
     ]
 
@@ -223,7 +223,7 @@ def _cuts(batch: Batch, sizes: list[int], limit: int) -> Iterator[tuple[int, int
     yield start, len(sizes)
 
 
-def _fitting(body: Body, limit: int) -> Body:
+def fitting(body: Body, limit: int) -> Body:
     if body.frame_bytes > limit:
         raise UnsupportedError(
             f"a record needs a frame of {body.frame_bytes} bytes, the largest here is {limit} "

@@ -13,10 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from headwater._columns import Mark
+from headwater._columns import Mark, decode_columns
 from headwater._crc import crc32
 from headwater._encode import Body
-from headwater._frame import FrameError
+from headwater._frame import EXPLICIT, HEADERS, KEYS, TIMESTAMPS, FrameError
 from headwater._layout import Field, Layout
 from headwater._state import INBOX, State
 from headwater.errors import (
@@ -26,7 +26,7 @@ from headwater.errors import (
     OverloadedError,
     UnsupportedError,
 )
-from headwater.fs import replace_file
+from headwater.fs import make_dir_durably, replace_file
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -45,8 +45,9 @@ STAGED_HEAD: Final = Layout(
     Field("version", "H", "1"),
     Field("reserved", "H", "zero"),
     Field("bodies", "I", "number of frame bodies that follow the mark"),
-    Field("crc", "I", "CRC32 of everything behind this head"),
+    Field("crc", "I", "CRC32 of the whole file, this field left out"),
 )
+_COVERED: Final = STAGED_HEAD.offsets["crc"]
 STAGED_BODY: Final = Layout(
     "staged body",
     Field("flags", "Q", "flags of the frame"),
@@ -55,7 +56,8 @@ STAGED_BODY: Final = Layout(
     Field("max_timestamp_ns", "q", "largest of the given times"),
     Field("body_bytes", "Q", "length of the body, which follows"),
 )
-_EXPLICIT: Final = 0x20
+#: Flags that a staged body may have; its mark stands in front and it is no group of its own yet.
+_STAGED_FLAGS: Final = KEYS | TIMESTAMPS | HEADERS | EXPLICIT
 _LOOK_AGAIN_S: Final = 0.02
 
 
@@ -67,7 +69,8 @@ def pack_group(mark: Mark, bodies: list[Body]) -> bytes:
         numbers = (body.flags, body.records, stamp, body.max_timestamp_ns, body.body_bytes)
         parts += [STAGED_BODY.struct.pack(*numbers), *body.parts]
     rest = b"".join(parts)
-    return STAGED_HEAD.struct.pack(MAGIC, VERSION, 0, len(bodies), crc32(rest)) + rest
+    head = STAGED_HEAD.struct.pack(MAGIC, VERSION, 0, len(bodies), 0)[:_COVERED]
+    return head + crc32(rest, crc32(head)).to_bytes(4, "little") + rest
 
 
 def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
@@ -78,33 +81,44 @@ def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
     _, version, _, count, crc = STAGED_HEAD.struct.unpack_from(data)
     if version > VERSION:
         raise UnsupportedError(f"{path}: staged group of version {version}: upgrade")
-    actual = crc32(data[head:])
+    actual = crc32(data[head:], crc32(data[:_COVERED]))
     if actual != crc:
         message = f"{path}: the staged group is damaged"
         raise CorruptionError(message, path=path, expected=crc, actual=actual)
-    view = memoryview(data)
     try:
-        mark, position = Mark.unpack(view, head)
+        mark, position = Mark.unpack(memoryview(data), head)
+        bodies = []
+        for _ in range(count):
+            body, position = _parse_body(data, position)
+            bodies.append(body)
     except FrameError as error:
         raise CorruptionError(f"{path}: {error.reason}", path=path) from error
-    bodies = []
-    for _ in range(count):
-        flags, records, stamp, largest, size = STAGED_BODY.struct.unpack_from(data, position)
-        start = position + STAGED_BODY.size
-        position = start + size
-        part = data[start:position]
-        given = stamp if flags & _EXPLICIT else None
-        bodies.append(Body(flags, records, [part], size, crc32(part), given, largest))
+    found = sum(body.records for body in bodies)
+    if position != len(data) or not bodies or found != mark.records:
+        message = f"{path}: {found} records in the staged group, its mark says {mark.records}"
+        raise CorruptionError(message, path=path, expected=mark.records, actual=found)
     return mark, bodies
+
+
+def _parse_body(data: bytes, position: int) -> tuple[Body, int]:
+    """One staged body and where it ends. Raises `FrameError`."""
+    start = position + STAGED_BODY.size
+    if start > len(data):
+        raise FrameError("a staged body is cut short", actual=len(data))
+    flags, records, stamp, largest, size = STAGED_BODY.struct.unpack_from(data, position)
+    part = data[start : start + size]
+    if len(part) != size or not records or flags & ~_STAGED_FLAGS:
+        raise FrameError("a staged body does not fit together", actual=flags)
+    decode_columns(memoryview(part), records, flags)
+    given = stamp if flags & EXPLICIT else None
+    return Body(flags, records, [part], size, crc32(part), given, largest), start + size
 
 
 def stage(home: Home, mark: Mark, bodies: list[Body], log_id: bytes) -> str:
     """Put a group into the inbox, durably, and tell the writer; returns its name."""
     if not bodies:
         raise InvalidInputError("a staged group needs at least one record")
-    if not home.fs.exists(home.inbox):
-        home.fs.make_dir(home.inbox)
-        home.fs.sync_dir(home.folder)
+    make_dir_durably(home.fs, home.inbox)
     name = f"{home.clock_ns():020d}-{home.entropy(6).hex()}"
     replace_file(home.fs, f"{home.inbox}/{name}{GROUP}", pack_group(mark, bodies))
     state = State.open(home.fs, home.state, log_id)
@@ -135,6 +149,8 @@ def await_drained(home: Home, name: str, timeout_s: float) -> None:
         file = home.fs.open(path + REASON)
         try:
             reason = json.loads(file.read(0, file.size()))["reason"]
+        except (ValueError, KeyError, TypeError):
+            reason = f"{path}{REASON} is damaged, the group is {path}{REFUSED}"
         finally:
             file.close()
         raise ConflictError(f"{home.folder}: the writer refused {name}: {reason}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headwater._crc import crc32
+from headwater._layout import Field, Layout
 from headwater._limits import INDEX_STRIDE_BYTES
 from headwater.errors import StorageError
 
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"HWIX"
 VERSION: Final = 1
-_HEAD: Final = Struct("<4sHHIIq16s")
+INDEX_HEAD: Final = Layout(
+    "sparse index",
+    Field("magic", "4s", "HWIX"),
+    Field("version", "H", "1"),
+    Field("reserved", "H", "zero"),
+    Field("count", "I", "number of entries"),
+    Field("body_crc", "I", "CRC32 of everything behind this head"),
+    Field("max_timestamp_ns", "q", "largest timestamp of the log up to the segment's end"),
+    Field("log_id", "16s", "identity of the log"),
+    Field("head_crc", "I", "CRC32 of bytes 0..39"),
+)
+_COVERED: Final = INDEX_HEAD.offsets["head_crc"]
 
 
 class Sampler:
@@ -78,21 +89,20 @@ class SparseIndex:
         columns = (self.positions, self.sequences, self.times)
         body = b"".join(column.tobytes() for column in columns)
         count = len(self.positions)
-        numbers = (MAGIC, VERSION, 0, count, crc32(body), self.max_timestamp_ns, log_id)
-        head = _HEAD.pack(*numbers)
+        fields = (MAGIC, VERSION, 0, count, crc32(body), self.max_timestamp_ns, log_id)
+        head = INDEX_HEAD.struct.pack(*fields, 0)[:_COVERED]
         return head + crc32(head).to_bytes(4, "little") + body
 
 
 def parse_index(data: bytes, log_id: bytes) -> SparseIndex | None:
     """Read an index file; None for anything that is not exactly what `pack` wrote."""
-    start = _HEAD.size + 4
-    if (
-        len(data) < start
-        or crc32(data[: _HEAD.size]).to_bytes(4, "little") != data[start - 4 : start]
-    ):
+    if len(data) < INDEX_HEAD.size:
         return None
-    magic, version, _, count, crc, maximum, found_id = _HEAD.unpack_from(data)
-    body = data[start:]
+    fields = INDEX_HEAD.struct.unpack_from(data)
+    magic, version, _, count, crc, maximum, found_id, head_crc = fields
+    if crc32(data[:_COVERED]) != head_crc:
+        return None
+    body = data[INDEX_HEAD.size :]
     if (magic, version, found_id) != (MAGIC, VERSION, log_id) or len(body) != 24 * count:
         return None
     if crc32(body) != crc:

@@ -27,7 +27,7 @@ from headwater._reader import open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
 from headwater._startup import check_folder, logger, open_writer
-from headwater._types import ReaderInfo
+from headwater._types import ReaderInfo, Recovery
 from headwater._upkeep import Upkeep, UpkeepThread
 from headwater._view import LogView
 from headwater.errors import ClosedError, InvalidInputError, UnsupportedError
@@ -63,6 +63,7 @@ class Log:
         self._opened = opened
         self._upkeep: Upkeep | None = None
         self._thread: UpkeepThread | None = None
+        self._reader_expiry_s: float | None = None
         self._closed = False
         self._closing = threading.Lock()
         self.durability: Durability = durability
@@ -109,6 +110,11 @@ class Log:
         """Number of the oldest record kept."""
         self._check()
         return self._view.start_sequence
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening this log had to cut off its end."""
+        return Recovery() if self._opened is None else self._opened.recovery
 
     def segments(self) -> list[SegmentInfo]:
         """All segments, oldest first."""
@@ -245,9 +251,12 @@ class Log:
     def cleanup(self) -> list[int]:
         """Delete the segments that every registered reader has left behind; returns their ids.
 
-        Safe to repeat, and beside a writer in another process. Without readers nothing goes.
+        Safe to repeat, and beside a writer in another process. Without readers nothing goes. If the
+        log was opened with `reader_expiry`, readers that did not commit for so long go first.
         """
         self._check()
+        if self._reader_expiry_s is not None:
+            _positions.expire_readers(self._home, self._reader_expiry_s)
         return _retention.cleanup(self._home, self._view.manifests)
 
     def plan_cleanup(self) -> list[Retained]:
@@ -323,7 +332,16 @@ class Log:
             live = _positions.is_live(self._home, name)
             lag = max(0, end - sequence)
             found.append(
-                ReaderInfo(name, stored.position, sequence, floor, stored.generation, lag, live)
+                ReaderInfo(
+                    name,
+                    stored.position,
+                    sequence,
+                    floor,
+                    stored.generation,
+                    lag,
+                    live,
+                    stored.committed_ns,
+                )
             )
         return found
 
@@ -353,6 +371,10 @@ class Log:
                 shut_down(self._opened)
         finally:
             self._view.close()
+
+    def set_reader_expiry(self, seconds: float | None) -> None:
+        """How long `cleanup` respects a reader that is not in use; None: for ever."""
+        self._reader_expiry_s = seconds
 
     def start_upkeep(self, interval_s: float | None, max_age_s: float | None) -> None:
         """Begin the background work; called once, by `open`."""
@@ -459,6 +481,7 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     interval_ms: int = DEFAULT_INTERVAL_MS,
     segment_bytes: int | None = None,
     segment_max_age: float | timedelta | None = None,
+    reader_expiry: float | timedelta | None = None,
     create: bool = True,
 ) -> Log:
     """Open the log in a folder, making it when it is missing.
@@ -466,7 +489,8 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     `mode="a"` is the one writer; `mode="r"` reads beside it and makes nothing. `durability` is what
     an acknowledged append has survived: "sync" a power cut (appends wait for the disk), "interval"
     the same `interval_ms` later, "os" the death of the process. `segment_bytes` counts when the log
-    is made; `segment_max_age` (seconds or timedelta) seals quiet segments.
+    is made; `segment_max_age` (seconds or timedelta) seals quiet segments; `reader_expiry` (off by
+    default) lets `cleanup` forget readers that are not in use and have not committed for so long.
 
     Raises `LockedError`, `NotALogError`, `ManifestNotFound`, `ManifestCorrupted`,
     `CorruptionError`, `UnsupportedError`, `StorageError`.
@@ -474,19 +498,21 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     folder = absolute(path)
     if "\0" in folder:
         raise InvalidInputError(f"path must not hold NUL: {path!r}")
-    max_age_s = _seconds(segment_max_age)
+    max_age_s = _seconds("segment_max_age", segment_max_age)
+    expiry_s = _seconds("reader_expiry", reader_expiry)
     _check_options(mode, durability, interval_ms, segment_bytes)
     home = Home.on_disk(folder)
-    if mode == "r":
-        return open_home(home, mode="r")
-    return open_home(
+    log = open_home(
         home,
+        mode=mode,
         durability=durability,
         interval_s=interval_ms / 1000,
         segment_bytes=segment_bytes,
         max_age_s=max_age_s,
         create=create,
     )
+    log.set_reader_expiry(expiry_s)
+    return log
 
 
 def open_home(  # noqa: PLR0913 - the options of `open`, checked
@@ -519,12 +545,12 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
     return log
 
 
-def _seconds(age: float | timedelta | None) -> float | None:
+def _seconds(what: str, age: float | timedelta | None) -> float | None:
     if age is None:
         return None
     seconds = age.total_seconds() if isinstance(age, timedelta) else float(age)
     if not seconds > 0:
-        raise InvalidInputError(f"segment_max_age must be positive, not {age!r}")
+        raise InvalidInputError(f"{what} must be positive, not {age!r}")
     return seconds
 
 

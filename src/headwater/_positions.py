@@ -11,14 +11,13 @@ import errno
 import json
 import logging
 from contextlib import contextmanager
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._layout import Field, Layout
 from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
 from headwater._types import Position
 from headwater.errors import CorruptionError, LockedError, StorageError
-from headwater.fs import process_id, replace_file
+from headwater.fs import make_dir_durably, own_pid, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +37,18 @@ POSITION: Final = Layout(
     Field("offset", "Q", "start of the frame that holds it"),
     Field("sequence", "Q", "number of the next record"),
     Field("floor_sequence", "Q", "retention keeps records from here on"),
+    Field("committed_ns", "q", "time of the commit; 0 where it is not known"),
 )
-_LEGACY_16: Final = Struct("<QQ")
-_LEGACY_8: Final = Struct("<Q")
+#: The two older forms of a reader's file: the whole file, without a checksum.
+LEGACY_16: Final = Layout(
+    "reader position, 16 bytes",
+    Field("segment_id", "Q", "segment of the next record"),
+    Field("read_offset", "Q", "start of the frame that holds it; up to 64 the first frame"),
+)
+LEGACY_8: Final = Layout(
+    "reader position, 8 bytes",
+    Field("read_offset", "Q", "the same in segment 0"),
+)
 
 
 class Stored(NamedTuple):
@@ -51,6 +59,7 @@ class Stored(NamedTuple):
     sequence: int | None
     floor_sequence: int | None
     generation: int
+    committed_ns: int = 0
 
     @property
     def position(self) -> Position:
@@ -61,8 +70,9 @@ class Stored(NamedTuple):
         """The payload of a slot."""
         floor = self.floor_sequence
         sequence = self.sequence or 0
+        floor = sequence if floor is None else floor
         return POSITION.struct.pack(
-            self.segment_id, self.offset, sequence, sequence if floor is None else floor
+            self.segment_id, self.offset, sequence, floor, self.committed_ns
         )
 
 
@@ -77,11 +87,17 @@ def reader_names(home: Home) -> list[str]:
 
 
 def parse_stored(data: bytes, path: str) -> Stored:
-    """Read a reader's file in any of its forms."""
-    if len(data) == _LEGACY_8.size:
-        return Stored(0, _LEGACY_8.unpack(data)[0], None, None, 0)
-    if len(data) == _LEGACY_16.size:
-        segment_id, offset = _LEGACY_16.unpack(data)
+    """Read a reader's file in any of its forms.
+
+    A file that begins with our magic and was cut to 8 or 16 bytes is no older form: read as one,
+    its segment number would be huge, and retention would believe that this reader needs nothing.
+    """
+    if data.startswith(MAGIC) and len(data) != SLOT_FILE_BYTES:
+        raise damaged(path, len(data))
+    if len(data) == LEGACY_8.size:
+        return Stored(0, LEGACY_8.struct.unpack(data)[0], None, None, 0)
+    if len(data) == LEGACY_16.size:
+        segment_id, offset = LEGACY_16.struct.unpack(data)
         return Stored(segment_id, offset, None, None, 0)
     slots = parse_slot_file(MAGIC, data) if len(data) == SLOT_FILE_BYTES else []
     if not slots or len(slots[0].payload) != POSITION.size:
@@ -91,8 +107,8 @@ def parse_stored(data: bytes, path: str) -> Stored:
 
 def from_slot(slot: Slot) -> Stored:
     """What a whole copy says."""
-    segment_id, offset, sequence, floor = POSITION.struct.unpack(slot.payload)
-    return Stored(segment_id, offset, sequence, floor, slot.generation)
+    segment_id, offset, sequence, floor, committed_ns = POSITION.struct.unpack(slot.payload)
+    return Stored(segment_id, offset, sequence, floor, slot.generation, committed_ns)
 
 
 def damaged(path: str, size: int) -> CorruptionError:
@@ -145,9 +161,7 @@ def stable_position(home: Home, name: str) -> Stored | None:
 @contextmanager
 def readers_lock(home: Home, *, shared: bool) -> Iterator[None]:
     """Registration takes it shared; retention exclusively, from positions to durable manifest."""
-    if not home.fs.exists(home.readers):
-        home.fs.make_dir(home.readers)
-        home.fs.sync_dir(home.folder)
+    make_dir_durably(home.fs, home.readers)
     folder = home.fs.open(home.readers)
     try:
         folder.lock(shared=shared)
@@ -179,7 +193,7 @@ def open_slots(home: Home, name: str) -> SlotFile:
 
 def take_lease(home: Home, name: str) -> File:
     """Become the one live handle of a reader. Raises `LockedError`."""
-    home.fs.make_dir(home.readers)
+    make_dir_durably(home.fs, home.readers)
     path = f"{home.readers}/{name}{LEASE}"
     while True:
         file = home.fs.open(path, write=True, create=True)
@@ -193,7 +207,7 @@ def take_lease(home: Home, name: str) -> File:
             break
         file.close()
     try:
-        file.write(0, json.dumps({"pid": process_id()}).ljust(63).encode())
+        file.write(0, json.dumps({"pid": own_pid()}).ljust(63).encode())
     except BaseException:
         file.close()
         raise
@@ -226,6 +240,25 @@ def delete_reader(home: Home, name: str) -> bool:
     return True
 
 
+def expire_readers(home: Home, max_age_s: float) -> list[str]:
+    """Forget readers without a live handle whose last commit is older; returns their names."""
+    expired = []
+    for name in reader_names(home):
+        try:
+            stored = load_stored(home, name)
+        except CorruptionError:
+            continue  # unreadable is not old: retention stays blocked and names it
+        if stored is None or not stored.committed_ns or is_live(home, name):
+            continue
+        age_s = (home.clock_ns() - stored.committed_ns) / 1e9
+        if age_s > max_age_s and delete_reader(home, name):
+            logger.warning(
+                "%s: reader %r expired, its last commit is %.0f s old", home.folder, name, age_s
+            )
+            expired.append(name)
+    return expired
+
+
 def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> list[str]:
     """Take readers that are ahead of the recovered end back to it; returns their names."""
     rewound = []
@@ -234,12 +267,15 @@ def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> li
             found = load_stored(home, name)
         except CorruptionError:
             continue  # reported to whoever opens it; retention deletes nothing until then
-        if found is None or found.sequence is None or found.sequence <= sequence:
+        if found is None or found.sequence is None:
+            continue
+        if found.sequence <= sequence and found.position <= (segment_id, offset):
             continue
         slots = open_slots(home, name)
         try:
             floor = min(found.floor_sequence or 0, sequence)
-            slots.write(Stored(segment_id, offset, sequence, floor, 0).pack(), sync=True)
+            back = Stored(segment_id, offset, sequence, floor, 0, home.clock_ns())
+            slots.write(back.pack(), sync=True)
         finally:
             slots.close()
         logger.warning(

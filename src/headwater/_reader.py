@@ -33,7 +33,7 @@ from headwater.errors import (
 from headwater.fs import after_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headwater._cursor import FrameChunk, SinglesChunk
     from headwater._slots import SlotFile
@@ -110,11 +110,15 @@ class Reader:
     def __iter__(self) -> Iterator[Record]:
         """The records from here to the tail as it is when it is reached."""
         while True:
-            for record in self._records:
+            records = self._records
+            for record in records:
                 self._sequence = record.sequence + 1
                 yield record
-            if not self._fetch():
-                return
+                if self._records is not records:  # a seek, or a cut that `commit` noticed
+                    break
+            else:
+                if not self._fetch():
+                    return
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
         """As iterating, then wait for more; ends when nothing came for `timeout` seconds."""
@@ -155,11 +159,16 @@ class Reader:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until a record can be delivered; False when the time was over first."""
+        waiter, ready = self._sleeper()
+        seconds = _FOREVER_S if timeout is None else timeout
+        return waiter.wait(ready, seconds, self._view.home.monotonic)
+
+    def _sleeper(self) -> tuple[Waiter, Callable[[], bool]]:
+        """What this reader sleeps on, and what it waits for."""
         self._check()
         if self._waiter is None:
             self._waiter = Waiter(self._view.home.fs, self._view.home.folder, self._shared_state())
-        seconds = _FOREVER_S if timeout is None else timeout
-        return self._waiter.wait(self._ready, seconds, self._view.home.monotonic)
+        return self._waiter, self._ready
 
     def _next(self) -> Record | None:
         while True:
@@ -183,6 +192,7 @@ class Reader:
 
     def _ready(self) -> bool:
         """True when `_fetch` would find something, or find out that it has to go back."""
+        self._check()
         view = self._view
         end = view.durable_sequence if self._durable_only else view.next_sequence
         return end > self._sequence or self._cursor.was_cut
@@ -227,8 +237,8 @@ class Reader:
             place = self._place_of(target)
             if sync:
                 self._sync_records(place)
-            payload = Stored(*place, target, target, 0).pack()
-            written = self._slots.write(payload, sync=sync, still_valid=self._no_cut)
+            stored = Stored(*place, target, target, 0, self._view.home.clock_ns())
+            written = self._slots.write(stored.pack(), sync=sync, still_valid=self._no_cut)
             self._committed = target
 
     def _place_of(self, sequence: int) -> Position:
@@ -290,7 +300,9 @@ class Reader:
 
     def _check(self) -> None:
         if self._closed:
-            raise ClosedError(f"reader {self.name!r} is closed")
+            raise ClosedError(f"reader {self.name!r} is closed: open it again")
+        if self._view.closed:
+            raise ClosedError(f"the log of reader {self.name!r} is closed: open both again")
 
     def __enter__(self) -> Self:
         return self
@@ -318,7 +330,7 @@ def resolve_start(view: LogView, start: Start) -> int:
             raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
         seconds, rest = divmod(start - _EPOCH, timedelta(seconds=1))
         return view.locate_time(seconds * 10**9 + rest // timedelta(microseconds=1) * 1000)
-    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+    if type(start) is not int or start < 0:
         raise InvalidInputError(
             f'start must be "earliest", "latest", a sequence or an aware datetime, not {start!r}'
         )
@@ -351,7 +363,8 @@ def _register(view: LogView, name: str, start: Start) -> Stored:
     """Write a new reader's file; retention cannot run in between."""
     with readers_lock(view.home, shared=True):
         sequence = resolve_start(view, start)
-        stored = Stored(*view.locate(sequence), sequence, sequence, 0)
+        place = view.locate(sequence)
+        stored = Stored(*place, sequence, sequence, 0, view.home.clock_ns())
         write_new(view.home, name, stored)
     return stored
 
@@ -361,7 +374,7 @@ def _upgrade(view: LogView, name: str, stored: Stored) -> Stored:
     with readers_lock(view.home, shared=True):
         found = view.sequence_at(stored.position)
         place = Position(stored.segment_id, max(stored.offset, FIRST_FRAME))
-        upgraded = Stored(*place, found, found, 0)
+        upgraded = Stored(*place, found, found, 0, view.home.clock_ns())
         write_new(view.home, name, upgraded)
     return upgraded
 

@@ -32,6 +32,8 @@ def shut_down(opened: Opened) -> None:
             opened.manifests.change(lambda manifest: _with_end(manifest, writer, state))
     finally:
         release(opened)
+    if writer.syncer.failure is not None and not writer.syncer.reported:
+        writer.syncer.check()  # nobody waited for the sync that failed: say it now
 
 
 def _mark_end(writer: Writer) -> ActiveFileState | None:

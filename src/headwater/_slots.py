@@ -11,10 +11,10 @@ Both only ever overwrite the copy that no power cut could make the current one.
 from __future__ import annotations
 
 import errno
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
+from headwater._layout import Field, Layout
 from headwater.errors import PoisonedError, StorageError
 from headwater.fs import replace_file
 
@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 #: Distance of the two copies in a `SlotFile`: one page each, so one torn write cannot hit both.
 SLOT_BYTES: Final = 4096
 SLOT_FILE_BYTES: Final = 2 * SLOT_BYTES
-_SLOT_HEADER: Final = Struct("<4sHHQ")
-_SYNCED: Final = 0x0001
 VERSION: Final = 1
+SLOT_HEADER: Final = Layout(
+    "slot",
+    Field("magic", "4s", "what the file is"),
+    Field("flags", "B", "bit 0: the copy was synced when it was written; others zero"),
+    Field("version", "B", "1"),
+    Field("payload_bytes", "H", "length of the payload, which follows; then a CRC32 of it all"),
+    Field("generation", "Q", "the newest whole copy counts"),
+)
+_SYNCED: Final = 0x01
 
 
 class Slot(NamedTuple):
@@ -42,22 +49,22 @@ class Slot(NamedTuple):
 
 def pack_slot(magic: bytes, generation: int, payload: bytes, *, synced: bool) -> bytes:
     """One copy: magic, version and synced flag, payload length, generation, payload, CRC32."""
-    version = VERSION << 8 | (_SYNCED if synced else 0)
-    covered = _SLOT_HEADER.pack(magic, version, len(payload), generation) + payload
+    flags = _SYNCED if synced else 0
+    covered = SLOT_HEADER.struct.pack(magic, flags, VERSION, len(payload), generation) + payload
     return covered + crc32(covered).to_bytes(4, "little")
 
 
 def parse_slot(magic: bytes, data: bytes, index: int) -> Slot | None:
     """The copy in `data`, or None when it is not whole."""
-    if len(data) < _SLOT_HEADER.size + 4:
+    if len(data) < SLOT_HEADER.size + 4:
         return None
-    found, version, size, generation = _SLOT_HEADER.unpack_from(data)
-    stop = _SLOT_HEADER.size + size
-    if found != magic or version >> 8 != VERSION or stop + 4 > len(data):
+    found, flags, version, size, generation = SLOT_HEADER.struct.unpack_from(data)
+    stop = SLOT_HEADER.size + size
+    if found != magic or version != VERSION or stop + 4 > len(data):
         return None
     if crc32(data[:stop]) != int.from_bytes(data[stop : stop + 4], "little"):
         return None
-    return Slot(index, generation, bool(version & _SYNCED), data[_SLOT_HEADER.size : stop])
+    return Slot(index, generation, bool(flags & _SYNCED), data[SLOT_HEADER.size : stop])
 
 
 def new_slot_file(magic: bytes, payload: bytes, generation: int = 1) -> bytes:

@@ -38,6 +38,7 @@ from headwater._segment import (
     segment_path,
 )
 from headwater._state import State
+from headwater._types import Recovery
 from headwater._wakeup import WAKE_FOLDER
 from headwater._walk import any_bytes
 from headwater._watermark import Watermark, read_watermark
@@ -48,7 +49,7 @@ from headwater.errors import (
     ManifestNotFound,
     NotALogError,
 )
-from headwater.fs import process_id
+from headwater.fs import make_dir_durably, own_pid
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -80,16 +81,15 @@ _OWN_NAMES: Final = frozenset(
 class Opened:
     """A log that is open for writing, and what its opening found."""
 
-    __slots__ = ("cut_records", "lock", "manifests", "torn_bytes", "writer")
+    __slots__ = ("lock", "manifests", "recovery", "writer")
 
     def __init__(
-        self, writer: Writer, manifests: ManifestWriter, lock: File, torn_bytes: int, cut: int
+        self, writer: Writer, manifests: ManifestWriter, lock: File, recovery: Recovery
     ) -> None:
         self.writer = writer
         self.manifests = manifests
         self.lock = lock
-        self.torn_bytes = torn_bytes
-        self.cut_records = cut
+        self.recovery = recovery
 
 
 def check_folder(home: Home, *, create: bool) -> bool:
@@ -122,8 +122,9 @@ def take_lock(home: Home) -> File:
         try:
             holder = json.loads(lock.read(0, 4096) or b"{}")
         except ValueError:
-            holder = {}
+            holder = None
         lock.close()
+        holder = holder if isinstance(holder, dict) else {}
         pid, started = holder.get("pid"), holder.get("started")
         raise LockedError(
             f"{home.folder} is open for writing in process {pid} since {started}: "
@@ -131,10 +132,15 @@ def take_lock(home: Home) -> File:
             pid=pid,
             started=started,
         )
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(home.clock_ns() // 10**9))
-    note = json.dumps({"pid": process_id(), "started": started})
-    lock.write(0, note.ljust(_LOCK_NOTE_BYTES).encode())  # in place: works on a full disk
+    note_holder(home, lock, None)
     return lock
+
+
+def note_holder(home: Home, lock: File, epoch: int | None) -> None:
+    """Write into the lock file whose it is: in place, so that it works on a full disk."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(home.clock_ns() // 10**9))
+    note = json.dumps({"pid": own_pid(), "started": started, "epoch": epoch})
+    lock.write(0, note.ljust(_LOCK_NOTE_BYTES).encode())
 
 
 def open_writer(home: Home, *, durability: Durability, segment_bytes: int, create: bool) -> Opened:
@@ -142,8 +148,7 @@ def open_writer(home: Home, *, durability: Durability, segment_bytes: int, creat
     exists = check_folder(home, create=create)
     fs = home.fs
     if not exists:
-        fs.make_dir(home.folder)
-        fs.sync_dir(home.folder.rpartition("/")[0] or "/")
+        make_dir_durably(fs, home.folder)
     lock = take_lock(home)
     try:
         return _recovered(home, lock, durability, segment_bytes, create=create)
@@ -157,6 +162,7 @@ def _recovered(
 ) -> Opened:
     manifests = ManifestWriter(home.fs, home.folder)
     if not check_folder(home, create=create):
+        home.fs.sync_dir(home.folder.rpartition("/")[0] or "/")
         active = ActiveFileState(0, FIRST_FRAME, 0, segment_filename(0))
         manifests.create(Manifest(0, active, PackedEntries.of()))
     manifest = manifests.read_latest()
@@ -335,6 +341,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
             watermark.sync()
             home.fs.sync_dir(home.folder)
         published = state.rewrite(found.sequence, found.sequence)
+        note_holder(home, lock, state.epoch)
         cut = max(0, (published or 0) - found.sequence)
         if torn or cut:
             logger.warning(
@@ -353,7 +360,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
         if state is not None:
             state.close()
         raise
-    return Opened(writer, manifests, lock, torn, cut)
+    return Opened(writer, manifests, lock, Recovery(torn, cut, found.reason))
 
 
 def _sweep(home: Home, manifests: ManifestWriter) -> None:

@@ -35,6 +35,9 @@ STATE: Final = Layout(
     Field("wake", "Q", "not zero when a waiter may be asleep"),
     Field("cut_count", "Q", "how often a recovery cut off records that had been published"),
     Field("inbox", "Q", "counts the groups that were put into the inbox"),
+    Field("hint_segment", "Q", "a place not far from the end, as a hint: segment,"),
+    Field("hint_position", "Q", "start of a frame in it,"),
+    Field("hint_sequence", "Q", "and that frame's first sequence"),
 )
 _WORD: Final = {field.name: STATE.offsets[field.name] // 8 for field in STATE.fields[3:]}
 EPOCH: Final = _WORD["epoch"]
@@ -43,6 +46,9 @@ DURABLE: Final = _WORD["durable_sequence"]
 WAKE: Final = _WORD["wake"]
 CUT_COUNT: Final = _WORD["cut_count"]
 INBOX: Final = _WORD["inbox"]
+HINT_SEGMENT: Final = _WORD["hint_segment"]
+HINT_POSITION: Final = _WORD["hint_position"]
+HINT_SEQUENCE: Final = _WORD["hint_sequence"]
 #: The last cuts: for cut number n, word CUTS + n % CUT_SLOTS holds the sequence that was cut to.
 CUTS: Final = 32
 CUT_SLOTS: Final = 16
@@ -61,19 +67,20 @@ class Cut(NamedTuple):
 class State:
     """The mapped state of one log."""
 
-    __slots__ = ("_file", "_identity", "_mapping", "quads", "writable")
+    __slots__ = ("_file", "_identity", "_known_boot", "_mapping", "quads", "writable")
 
     def __init__(self, file: File, mapping: Mapping, identity: bytes, *, writable: bool) -> None:
         self._file = file
         self._mapping = mapping
         self._identity = identity
+        self._known_boot = any(identity[STATE.offsets["boot_id"] :])
         self.quads = mapping.quads
         self.writable = writable
 
     @property
     def trusted(self) -> bool:
         """False when the words were not written by a writer of this log in this boot."""
-        return self._mapping.bytes[: len(self._identity)] == self._identity
+        return self._known_boot and self._mapping.bytes[: len(self._identity)] == self._identity
 
     @classmethod
     def open(cls, fs: FileSystem, path: str, log_id: bytes) -> State | None:
@@ -122,7 +129,7 @@ class State:
         None when nobody could know. The identity is broken first and set last, so that a half
         written state is not believed.
         """
-        published = self.quads[NEXT] if self.trusted else None
+        published = self.cut_to(next_sequence)
         store = self._mapping.bytes
         start = STATE.offsets["boot_id"]
         if published is None:
@@ -131,13 +138,25 @@ class State:
         else:
             store[start : start + 16] = _NO_BOOT
         self.quads[EPOCH] = self.quads[EPOCH] + 1
-        if published is not None and published > next_sequence:
-            count = self.quads[CUT_COUNT] + 1
-            self.quads[CUTS + count % CUT_SLOTS] = next_sequence
-            self.quads[CUT_COUNT] = count
         self.quads[NEXT] = next_sequence
         self.quads[DURABLE] = durable
         store[start : start + 16] = self._identity[start:]
+        return published
+
+    def cut_to(self, next_sequence: int) -> int | None:
+        """Tell readers that records from `next_sequence` on are gone, if any had been published.
+
+        Said before their bytes are touched, so that no reader takes the cut for damage. Returns
+        how far records had been published, None when nobody could know.
+        """
+        if not self.trusted:
+            return None
+        published = self.quads[NEXT]
+        if published > next_sequence:
+            count = self.quads[CUT_COUNT] + 1
+            self.quads[CUTS + count % CUT_SLOTS] = next_sequence
+            self.quads[CUT_COUNT] = count
+            self.quads[NEXT] = next_sequence
         return published
 
     @property
@@ -171,6 +190,19 @@ class State:
         missed = range(count + 1, now + 1)
         return Cut(now, min((self.quads[CUTS + n % CUT_SLOTS] for n in missed), default=None))
 
+    def hint(self, segment_id: int, position: int, sequence: int) -> None:
+        """Remember a place near the end; readers check it before they rely on it."""
+        self.quads[HINT_SEGMENT] = segment_id
+        self.quads[HINT_POSITION] = position
+        self.quads[HINT_SEQUENCE] = sequence
+
+    def hinted(self, segment_id: int, sequence: int) -> tuple[int, int] | None:
+        """A position in a segment, and its sequence, at or before `sequence`; unchecked."""
+        position, first = self.quads[HINT_POSITION], self.quads[HINT_SEQUENCE]
+        if self.quads[HINT_SEGMENT] != segment_id or first > sequence:
+            return None
+        return position, first
+
     def sleepers(self) -> list[int]:
         """The waiters whose byte is set; their bytes are cleared."""
         flags = self._mapping.bytes[WAITERS_START:WAITERS_STOP]
@@ -185,9 +217,8 @@ class State:
         self._mapping.bytes[start : start + 1] = b"\x01" if asleep else b"\x00"
 
     def close(self) -> None:
-        """Drop the map."""
+        """Let go of the file; the map goes when the last thread that looks at it has finished."""
         self.quads = _CLOSED
-        self._mapping.close()
         self._file.close()
 
 

@@ -58,6 +58,20 @@ class ReaderInfo:
     generation: int
     lag_records: int
     live: bool
+    #: Time of the last commit, 0 where it is not known.
+    committed_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening a log for writing had to repair at its end: nothing after a clean close."""
+
+    #: Bytes of a torn tail that were zeroed.
+    torn_bytes: int = 0
+    #: Records that readers could see and that were never durable: gone.
+    cut_records: int = 0
+    #: Why the log ends where it ends.
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

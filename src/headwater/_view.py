@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headwater._frame import BATCH, TIMESTAMPS, FrameError, read_header
+from headwater._frame import BATCH, SEALED, TIMESTAMPS, FrameError, read_frame, read_header
 from headwater._index import Sampler, SparseIndex, load_index
 from headwater._manifest_store import ManifestWriter
 from headwater._recovery import Recovered, recover
-from headwater._segment import FIRST_FRAME, index_path, open_segment, parse_segment_id
+from headwater._segment import (
+    FIRST_FRAME,
+    index_path,
+    open_segment,
+    parse_segment_id,
+    segment_path,
+)
 from headwater._state import State
 from headwater._types import Position, SegmentInfo
 from headwater._watermark import read_watermark
@@ -21,6 +27,7 @@ from headwater.errors import (
     CorruptionError,
     ManifestCorrupted,
     ManifestNotFound,
+    NotALogError,
     PositionError,
     SequenceExpiredError,
 )
@@ -42,6 +49,7 @@ class LogView:
     __slots__ = (
         "_indexes",
         "_recovered",
+        "closed",
         "home",
         "log_id",
         "manifests",
@@ -56,6 +64,8 @@ class LogView:
         self.segment_bytes = segment_bytes
         self.state = state
         self.owns_state = False
+        #: True once the log handle behind this view was closed.
+        self.closed = False
         self.manifests = ManifestWriter(home.fs, home.folder)
         self._indexes: dict[int, SparseIndex | None] = {}
         self._recovered: Recovered | None = None
@@ -66,7 +76,11 @@ class LogView:
         manifest = ManifestWriter(home.fs, home.folder).read_latest()
         if manifest is None:
             raise ManifestNotFound(home.path("manifest.current"))
-        segment = open_segment(home.fs, home.folder, manifest.active_file.file_sequence)
+        active = manifest.active_file.file_sequence
+        if not manifest.next_sequence and not home.fs.exists(segment_path(home.folder, active)):
+            message = f"{home.folder}: the log is just being made: try again"
+            raise NotALogError(message, path=home.folder)
+        segment = open_segment(home.fs, home.folder, active)
         header = segment.header
         segment.close()
         state = State.open(home.fs, home.state, header.log_id)
@@ -76,6 +90,7 @@ class LogView:
 
     def close(self) -> None:
         """Let go of the shared state."""
+        self.closed = True
         if self.owns_state and self.state is not None:
             self.state.close()
 
@@ -92,15 +107,15 @@ class LogView:
     @property
     def next_sequence(self) -> int:
         """Number of the next record: everything below is published."""
-        if self.state is not None and self.state.trusted:
-            return self.state.next_sequence
-        return self._end().sequence
+        state = self.wait_state()
+        return state.next_sequence if state is not None and state.trusted else self._end().sequence
 
     @property
     def durable_sequence(self) -> int:
         """Everything below is durable. What is read back after a restart of the machine is."""
-        if self.state is not None and self.state.trusted:
-            return self.state.durable_sequence
+        state = self.wait_state()
+        if state is not None and state.trusted:
+            return state.durable_sequence
         return self._end().sequence
 
     @property
@@ -181,15 +196,13 @@ class LogView:
     def _locate_in(self, number: int, base: int, sequence: int) -> Position | None:
         segment = self.open_segment(number, sequence)
         try:
-            index = self.index(number)
-            start = index.before_sequence(sequence) if index is not None else None
-            position, at = (FIRST_FRAME, base) if start is None else start
             view, seed = segment.mapping.view, segment.header.seed
+            position, at = self._start_near(segment, base, sequence)
             while at <= sequence and int.from_bytes(view[position : position + 4], "little"):
                 frame = read_header(view, position, len(view), seed)
                 if frame.kind == BATCH and at <= sequence < frame.next_sequence:
                     return Position(number, position)
-                if frame.kind != BATCH and frame.sequence > sequence:
+                if frame.kind == SEALED or frame.sequence > sequence:
                     break
                 position, at = frame.next_position, max(at, frame.next_sequence)
             return Position(number, position) if at == sequence else None
@@ -200,6 +213,22 @@ class LogView:
             ) from error
         finally:
             segment.close()
+
+    def _start_near(self, segment: Segment, base: int, sequence: int) -> tuple[int, int]:
+        """A frame at or before `sequence`: from the index, from the writer's hint, or the first."""
+        index = self.index(segment.segment_id)
+        if index is not None:
+            return index.before_sequence(sequence) or (FIRST_FRAME, base)
+        state = self.state
+        hint = state.hinted(segment.segment_id, sequence) if state is not None else None
+        if hint is None:
+            return FIRST_FRAME, base
+        view = segment.mapping.view
+        try:
+            frame = read_header(view, hint[0], len(view), segment.header.seed)
+        except FrameError:
+            return FIRST_FRAME, base
+        return hint if frame.sequence == hint[1] else (FIRST_FRAME, base)
 
     def sequence_at(self, place: Position) -> int:
         """Sequence of the frame that starts at a byte place, or of the next record at the end.
@@ -310,17 +339,32 @@ def segment_holding(manifest: Manifest, sequence: int) -> tuple[int, int]:
     return segment_number(files[low].path), files[low].start_sequence
 
 
-def frame_times(segment: Segment, position: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Position, first sequence and timestamps of each frame from a position on."""
+def frame_times(
+    segment: Segment, position: int, *, sealed: bool = False
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Position, first sequence and timestamps of each frame from a position on.
+
+    Ends where no frame stands. Raises `CorruptionError` if that is not SEALED in a segment that
+    the caller knows to be `sealed`.
+    """
     view, seed = segment.mapping.view, segment.header.seed
-    while int.from_bytes(view[position : position + 4], "little"):
+    kind = 0
+    while kind != SEALED and int.from_bytes(view[position : position + 4], "little"):
         try:
             frame = read_header(view, position, len(view), seed)
+            if frame.flags & TIMESTAMPS:
+                read_frame(view, position, len(view), seed)  # they stand in the body
         except FrameError:
-            return
-        if frame.kind == BATCH:
+            break
+        kind = frame.kind
+        if kind == BATCH:
             yield position, frame.sequence, timestamps_of(view, frame)
         position = frame.next_position
+    if sealed and kind != SEALED:
+        message = f"{segment.path}: no whole frame at {position}; see `headwater verify`"
+        raise CorruptionError(
+            message, path=segment.path, segment_id=segment.segment_id, position=position
+        )
 
 
 def timestamps_of(view: memoryview, frame: Frame) -> list[int]:
@@ -334,7 +378,7 @@ def timestamps_of(view: memoryview, frame: Frame) -> list[int]:
 def build_index(segment: Segment) -> SparseIndex:
     """The index of a sealed segment, from its frames."""
     sampler, largest = Sampler(complete=True), 0
-    for position, first, times in frame_times(segment, FIRST_FRAME):
+    for position, first, times in frame_times(segment, FIRST_FRAME, sealed=True):
         sampler.see(position, first, largest)
         largest = max(largest, *times)
     return sampler.index(largest)

@@ -9,6 +9,7 @@ the two sees the other, and no wake-up is lost. The safety re-check only guards 
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from headwater._state import State
     from headwater.fs import Bell, FileSystem
+
+logger = logging.getLogger("headwater")
 
 WAKE_FOLDER: Final = "wake"
 #: Where no bell can be had (a read-only folder, too many waiters), look again after this long.
@@ -38,7 +41,10 @@ def wake_sleepers(fs: FileSystem, folder: str, state: State, barrier: threading.
     with barrier:
         asleep = state.sleepers()
     for waiter in asleep:
-        fs.ring(bell_path(folder, waiter))
+        try:
+            fs.ring(bell_path(folder, waiter))
+        except StorageError as error:  # what was published stays published; the waiter looks again
+            logger.warning("%s: a sleeping reader could not be rung: %s", folder, error)
 
 
 class Waiter:

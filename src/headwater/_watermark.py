@@ -26,10 +26,11 @@ WATERMARK: Final = Layout(
 class Watermark:
     """The file, open for the log's writer."""
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "_segment_id")
 
     def __init__(self, file: File) -> None:
         self._file = file
+        self._segment_id = -1
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> Watermark:
@@ -37,7 +38,14 @@ class Watermark:
         return cls(fs.open(path, write=True, create=True))
 
     def raise_to(self, segment_id: int, position: int) -> None:
-        """Everything in front of the position is durable now."""
+        """Everything in front of the position is durable now.
+
+        The two words have no checksum, so a torn write must never pair a new segment with an old
+        position: at a change of segment the position is lowered first, by itself.
+        """
+        if segment_id != self._segment_id:
+            self._file.write(WATERMARK.offsets["write_offset"], bytes(8))
+            self._segment_id = segment_id
         self._file.write(0, WATERMARK.struct.pack(segment_id, position))
 
     def sync(self) -> None:

@@ -137,7 +137,7 @@ class Writer:
         self.sealed_bytes: dict[int, int] = {}
         self.on_half_full: Callable[[], None] | None = None
         self.on_roll = on_roll
-        self.syncer = Syncer(self.capture, watermark, state, found.sequence, self.wake)
+        self.syncer = Syncer(self, watermark, state, found.sequence)
         self.enter(segment, found.position, found.records, found.sampler)
         after_fork(self)
 
@@ -411,7 +411,9 @@ class Writer:
                     f"(at most {fresh} here): append them in smaller numbered parts"
                 )
             self.on_roll(self)
-        self.sampler.see(self.position, self.sequence, self.max_timestamp_ns)
+        if self.position >= self.sampler.next_position:
+            self.sampler.see(self.position, self.sequence, self.max_timestamp_ns)
+            self.state.hint(self.segment_id, self.position, self.sequence)
 
     def _adjust_limit(self) -> None:
         """How far the short path may go until something is due."""
@@ -421,6 +423,12 @@ class Writer:
             if self.on_half_full is not None:
                 self.on_half_full()
         self.soft_limit = min(half, self.full_at, self.sampler.next_position)
+        if self.syncer.failure is not None:  # poisoned meanwhile, by another thread
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Send every append through the checks, which will refuse it."""
+        self.soft_limit = _CLOSED_LIMIT
 
     def _mend(self, stop: int) -> None:
         """An append was interrupted (Ctrl-C): what is published counts, the rest is wiped.
@@ -502,7 +510,7 @@ class Writer:
     def stop(self) -> None:
         """Refuse every further append."""
         self.closed = True
-        self.soft_limit = _CLOSED_LIMIT
+        self.refuse()
 
     def forked(self) -> None:
         """In the child of a fork: this handle belongs to the parent."""

@@ -85,6 +85,14 @@ class TestNames:
             fs.rename("/log/a.tmp", "/log/a")
         assert outcomes(fs, "/log/a") == {None, b"one", b"two"}
 
+    def test_chain_of_renames_keeps_exactly_one_name(self, fs: FaultFS) -> None:
+        """A rename whose source was never renamed to does not happen on its own."""
+        make_durable(fs, "/log/x", b"data")
+        fs.rename("/log/x", "/log/y")
+        fs.rename("/log/y", "/log/z")
+        found = {tuple(fs.after_power_crash(seed).list("/log")) for seed in SEEDS}
+        assert found == {("x",), ("y",), ("z",)}
+
     def test_names_are_lost_independently(self, fs: FaultFS) -> None:
         """Of two new files either may be lost: the second does not vouch for the first."""
         for name in "ab":
@@ -141,6 +149,14 @@ class TestBytes:
             b"o" * cut + whole[cut:] for cut in (8, 16)
         }
         assert outcomes(fs, "/log/a") == {b"o" * 512, whole} | torn
+
+    def test_large_store_is_torn_in_any_of_its_sectors(self, fs: FaultFS) -> None:
+        """Every sector of a store has its own tear, the last one as likely as the first."""
+        file = make_durable(fs, "/log/a", b"o" * 20480)
+        file.write(0, b"n" * 20480)
+        images = [fs.after_power_crash(seed).open("/log/a") for seed in SEEDS]
+        torn = [sum(len(set(image.read(at, 512))) == 2 for image in images) for at in (0, 19968)]
+        assert min(torn) > 8
 
     @pytest.mark.parametrize(("face", "index"), [("words", 3), ("quads", 3)])
     def test_unsynced_word_is_never_torn(self, fs: FaultFS, face: str, index: int) -> None:
@@ -217,6 +233,17 @@ class TestBytes:
         assert not any(b"o" in content and b"n" in content for content in found if content)
         assert not any(b"o" in content and b"\0" in content for content in found if content)
 
+    def test_blocks_come_back_with_the_bytes(self, fs: FaultFS) -> None:
+        """A cut or punch that a power cut undoes has freed nothing."""
+        file = make_durable(fs, "/log/a", b"o" * 12288)
+        file.punch(0, 4096)
+        file.truncate(8192)
+        found = {
+            model: fs.after_power_crash(1, model).open("/log/a").allocated_bytes()
+            for model in ("drop", "keep")
+        }
+        assert found == {"drop": 12288, "keep": 4096}
+
     def test_unsynced_punch_is_zeros_or_nothing(self, fs: FaultFS) -> None:
         """A punched range comes back or is zeros."""
         file = make_durable(fs, "/log/a", b"o" * 1024)
@@ -232,7 +259,7 @@ class TestBytes:
         assert fs.fork().contents() == {"/": None, "/log": None}
         assert fs.after_power_crash(1).contents() == {"/": None, "/log": None}
 
-    def test_survivors_of_a_power_cut_aremake_durable(self, fs: FaultFS) -> None:
+    def test_survivors_of_a_power_cut_are_durable(self, fs: FaultFS) -> None:
         """A second power cut without any change in between loses nothing more."""
         file = make_durable(fs, "/log/a", bytes(4096))
         for start in range(0, 4096, 100):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,8 @@ class TestCrashes:
         after = fs.after_process_crash()
         assert after.contents() == seen
         assert after.boot_id() == boot
+        later = after.after_power_crash(1, "keep")
+        assert later.boot_id() == later.after_process_crash().boot_id() != boot
         assert "/log/a" not in after.after_power_crash(1, "drop").contents()
 
     def test_crash_ends_every_handle(self, fs: FaultFS) -> None:
@@ -93,6 +96,8 @@ class TestCrashes:
         for thread in threads:
             thread.start()
         asked.wait()
+        while len(fs.changed._waiters) < len(threads):  # type: ignore[attr-defined]
+            time.sleep(0)  # until both are asleep
         fs.crash()
         for thread in threads:
             thread.join(30)
@@ -124,8 +129,10 @@ class TestCrashes:
     def test_fork_is_independent(self, fs: FaultFS) -> None:
         """Neither copy sees what happens to the other, durable or not."""
         file = make_durable(fs, "/log/a", b"data")
+        file.write(2, b"?")
         copy = fs.fork()
         file.write(0, b"mine")
+        assert copy.fork().after_power_crash(1, "keep").contents()["/log/a"] == b"da?a"
         file.sync()
         copy.open("/log/a", write=True).write(0, b"copy")
         copy.unlink("/log/a")

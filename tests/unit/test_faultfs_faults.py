@@ -145,7 +145,7 @@ class TestFaults:
             call()
         assert fs.contents() == {"/": None, "/log": None}
 
-    def test_failed_folder_sync_makes_no_namemake_durable(self, fs: FaultFS) -> None:
+    def test_failed_folder_sync_makes_no_name_durable(self, fs: FaultFS) -> None:
         """A sync_dir that fails leaves the names where they were, and may be tried again."""
         fs.open("/log/a", write=True, create=True)
         fs.fail_at[len(fs.operations)] = Fault.EIO
@@ -222,7 +222,7 @@ class TestFaults:
         with pytest.raises(RuntimeError, match="cannot happen"):
             file.sync()
 
-    def test_failed_sync_leaves_bytes_that_are_clean_and_notmake_durable(self, fs: FaultFS) -> None:
+    def test_failed_sync_leaves_bytes_that_are_clean_and_not_durable(self, fs: FaultFS) -> None:
         """After EIO the bytes read back, the next sync succeeds, and they are still not durable."""
         file = make_durable(fs, "/log/a", b"old" + bytes(1021))
         file.write(0, b"new")
@@ -251,7 +251,23 @@ class TestFaults:
         whole = b"lost" + bytes(96) + b"x" + bytes(411)
         assert outcomes(again.fork(), "/log/a") == {bytes(512), whole}
         file.sync()
-        assert outcomes(again, "/log/a") == {whole}
+        assert outcomes(again.fork(), "/log/a") == {whole}
+        file.write(200, b"y")
+        assert again.after_power_crash(1, "keep").contents() == again.contents()
+
+    def test_cut_before_a_failed_sync_stays_a_cut(self, fs: FaultFS) -> None:
+        """Bytes stored after a cut are lost by the failed sync; those before it stay cut off."""
+        file = make_durable(fs, "/log/a", b"o" * 1024)
+        file.truncate(0)
+        file.write(0, b"n" * 1024)
+        fs.fail_at[len(fs.operations)] = Fault.EIO
+        with pytest.raises(StorageError):
+            file.sync()
+        assert outcomes(fs.fork(), "/log/a") == {b"o" * 1024, b"", bytes(1024)}
+        file.write(100, b"x")
+        assert fs.fork().after_power_crash(1, "keep").open("/log/a").read(0, 512) == file.read(
+            0, 512
+        )
 
     def test_failed_sync_keeps_the_length_to_be_synced(self, fs: FaultFS) -> None:
         """Only bytes are dropped by a failed sync; a later one makes the length durable."""
@@ -291,9 +307,12 @@ class TestLimits:
         file.truncate(2 * 4096)
         assert not full()
         file.allocate(3 * 4096)
+        mapping = file.map(4096, writable=False)
         fs.unlink("/a")
         assert full()
         file.close()
+        assert full()
+        mapping.close()
         assert not full()
 
     def test_write_on_a_full_disk_is_short(self) -> None:

@@ -36,7 +36,8 @@ __all__ = [
     "WordStore",
     "absolute",
     "after_fork",
-    "process_id",
+    "make_dir_durably",
+    "own_pid",
     "real",
     "replace_file",
 ]
@@ -213,12 +214,23 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     fs.sync_dir(folder)
 
 
+def make_dir_durably(fs: FileSystem, path: str) -> None:
+    """Make a folder and its missing parents, and every new name among them durable."""
+    parents = []
+    while path and not fs.exists(path):
+        fresh, path = path, path.rpartition("/")[0]
+        parents.append((fresh, path or "/"))
+    for fresh, parent in reversed(parents):
+        fs.make_dir(fresh)
+        fs.sync_dir(parent)
+
+
 def absolute(path: str | PathLike[str]) -> str:
     """The path as it is from the root, without looking at the disk."""
     return os.path.abspath(os.fspath(path))
 
 
-def process_id() -> int:
+def own_pid() -> int:
     """Number of this process."""
     return os.getpid()
 

@@ -25,8 +25,8 @@ if sys.platform != "win32":
 _PIPE_BYTES = 64 * 1024
 #: Each further try means that another waiter came and went in between.
 _CLAIM_TRIES = 100
-#: Nobody listens: no such name, a pipe nobody reads, a reader that has just gone.
-_SILENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.EPIPE})
+#: Nobody listens: no such name, a link, a pipe nobody reads, a reader that has just gone.
+_SILENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EPIPE})
 
 
 class RealBell:

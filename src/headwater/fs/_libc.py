@@ -1,6 +1,6 @@
 """Calls of the C library that Python does not offer, or offers without releasing the interpreter.
 
-Everything here is advice: where the library or the call is missing, nothing happens.
+`populate` and `punch` are advice: where the library or the call is missing, nothing happens.
 """
 
 from __future__ import annotations
@@ -61,6 +61,18 @@ def punch(descriptor: int, offset: int, size: int) -> None:
     flags = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
     if library.fallocate(descriptor, flags, ctypes.c_int64(offset), ctypes.c_int64(size)):
         _refuse(ctypes.get_errno())
+
+
+def boot_session() -> str:
+    """Ask macOS for the name of this boot, 32 hexadecimal digits and dashes."""
+    import ctypes  # noqa: PLC0415 - slow to load, and rarely needed
+
+    answer = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(answer))
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.sysctlbyname(b"kern.bootsessionuuid", answer, ctypes.byref(size), None, 0):
+        raise OSError(ctypes.get_errno(), "the system does not name its boots")
+    return answer.value.decode("ascii")
 
 
 def _refuse(number: int) -> None:

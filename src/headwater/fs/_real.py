@@ -32,6 +32,7 @@ if sys.platform != "win32":
 #: On macOS fsync stops at the drive's cache; this goes through it.
 _F_FULLFSYNC = 51
 _MAC = sys.platform == "darwin"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Zeros are written in pieces of this size where blocks cannot be reserved.
 _PIECE_BYTES = 1024 * 1024
 
@@ -87,13 +88,13 @@ class RealFile:
     """An open file or folder. The descriptor is shared by threads; the calls carry their offsets.
 
     Do not lock a file that is mapped: until Python 3.13 a map holds a duplicate of the descriptor,
-    and a lock lives as long as any duplicate.
+    in a forked child too, and when its owner is killed a lock lives as long as any duplicate.
     """
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._owner = 0  # the process that took the lock, 0 when there is none
+        self._locked = False
         self._maps: WeakSet[RealMapping] = WeakSet()
 
     def _opened(self) -> int:
@@ -198,7 +199,7 @@ class RealFile:
                 fcntl.flock(self._opened(), kind if blocking else kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-        self._owner = os.getpid()
+        self._locked = True
         after_fork(self)
         return True
 
@@ -206,7 +207,7 @@ class RealFile:
         """Give the advisory lock back."""
         with reported(self.path):
             fcntl.flock(self._opened(), fcntl.LOCK_UN)
-        self._owner = 0
+        self._locked = False
 
     def same_as_path(self) -> bool:
         """True while the path still names this very file."""
@@ -218,21 +219,21 @@ class RealFile:
                 return False
 
     def close(self) -> None:
-        """Close; idempotent; releases the lock, unless it is the lock of the parent process."""
+        """Close; idempotent; releases the lock, also while a map holds the file."""
         if self._descriptor < 0:
             return
         with reported(self.path):
             try:
-                if self._owner == os.getpid():
+                if self._locked:
                     fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             finally:
-                descriptor, self._descriptor, self._owner = self._descriptor, -1, 0
+                descriptor, self._descriptor, self._locked = self._descriptor, -1, False
                 os.close(descriptor)
 
     def forked(self) -> None:
         """Let go of a locked file in the child of a fork; the lock stays with the parent."""
-        if self._owner and self._descriptor >= 0:
-            descriptor, self._descriptor, self._owner = self._descriptor, -1, 0
+        if self._locked:
+            descriptor, self._descriptor, self._locked = self._descriptor, -1, False
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -351,7 +352,7 @@ class RealFS:
     def boot_id(self) -> bytes:
         """16 bytes that change when the machine starts again; zeros where it is not known."""
         try:
-            text = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+            text = _libc.boot_session() if _MAC else _BOOT_ID.read_text("ascii")
         except OSError:
             return bytes(16)
         return bytes.fromhex(text.strip().replace("-", ""))

@@ -6,7 +6,7 @@ which the file system keeps in order. A power cut leaves
 
 * a prefix of the resizes, and the length that belongs to it;
 * in every sector the durable bytes and a prefix of the stores that touched it, the last of which
-  may be torn at an 8-byte boundary, unless it was the store of one machine word.
+  may be torn at an 8-byte boundary; so an aligned machine word is never torn.
 
 Sectors are independent of each other, so later stores may survive where earlier ones did not.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECTOR = 512
 BLOCK = 4096
-#: A torn store is torn at a multiple of this: what a machine stores at once stays whole.
+#: A torn store is torn at a multiple of this.
 TEAR = 8
 
 #: What a power cut leaves of everything not synced: a seeded choice, all of it, nothing of it.
@@ -35,7 +35,6 @@ class Store(NamedTuple):
     serial: int
     start: int
     data: bytes
-    atomic: bool = False
     resize: int | None = None  # zeros put there by this resize, not by a store
 
 
@@ -79,9 +78,9 @@ class Inode:
         """Copy a range out of the cache, cut at the end of the file."""
         return bytes(self.cache[start : min(stop, self.length)])
 
-    def store(self, serial: int, start: int, data: bytes, *, atomic: bool) -> None:
+    def store(self, serial: int, start: int, data: bytes) -> None:
         """Put bytes into the cache; they are not durable yet."""
-        self._put(Store(serial, start, data, atomic))
+        self._put(Store(serial, start, data))
 
     def resize(self, serial: int, size: int) -> None:
         """Set the length; what is cut off is zeros should the file grow again."""
@@ -188,7 +187,7 @@ class Inode:
         if model == "keep" or (model == "random" and rng.random() < bias):
             return stores[:high]
         if model == "drop":
-            return stores[:low]
+            return []
         chosen = stores[: rng.randint(low, high)]
         if len(chosen) > low and rng.random() < 0.5:  # noqa: PLR2004 - a fair coin
             chosen[-1:] = _torn(chosen[-1], sector, rng)
@@ -210,11 +209,11 @@ class Inode:
 
 
 def _torn(store: Store, sector: int, rng: random.Random) -> list[Store]:
-    """Cut a store at a boundary inside the sector and keep one side; a word stays whole."""
+    """Cut a store at a boundary inside the sector and keep one side."""
     first = max(store.start, sector * SECTOR)
     stop = min(store.start + len(store.data), (sector + 1) * SECTOR)
     cuts = range(first // TEAR * TEAR + TEAR, stop, TEAR)
-    if store.atomic or store.resize is not None or not cuts:
+    if not cuts:
         return [store]
     cut = rng.choice(cuts) - store.start
     if rng.random() < 0.5:  # noqa: PLR2004 - a fair coin

@@ -56,12 +56,11 @@ class FaultMapping:
             if stop > self._inode.length or volume.room(self._node, start, len(data)) < len(data):
                 raise RuntimeError(f"SIGBUS: {self._path} has no memory at {start}:{stop}")
             fault = self._fs.begin("store", self._path, start, len(data))
-            method = "store_word" if word else "store"
             if fault is Fault.TORN:
                 if not word:
-                    self._fs.change(method, self._node, start, data[: len(data) // 2])
+                    self._fs.change("store", self._node, start, data[: len(data) // 2])
                 self._fs.stop()
-            self._fs.change(method, self._node, start, data)
+            self._fs.change("store", self._node, start, data)
 
     def populate(self, start: int, size: int) -> None:
         """Nothing to do: the memory is there."""

@@ -208,19 +208,12 @@ class Volume:
 
     def store(self, node: int, start: int, data: bytes) -> None:
         """Put bytes into a file, growing it when they go beyond its end."""
-        self._store(node, start, data, atomic=False)
-
-    def store_word(self, node: int, start: int, data: bytes) -> None:
-        """Put one machine word into a file; it is never torn."""
-        self._store(node, start, data, atomic=True)
-
-    def _store(self, node: int, start: int, data: bytes, *, atomic: bool) -> None:
         file = self._touch(node)
         stop = start + len(data)
         if stop > file.length:
             file.resize(self._serial, stop)
         file.blocks.update(_blocks(start, len(data)))
-        file.store(self._serial, start, data, atomic=atomic)
+        file.store(self._serial, start, data)
 
     def resize(self, node: int, size: int) -> None:
         """Set the length of a file without taking blocks."""

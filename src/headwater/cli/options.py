@@ -1,0 +1,63 @@
+"""Options that many commands share, and how a command is added to the parser."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headwater.cli.terminal import Terminal
+
+    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+    Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
+
+OK = 0
+NO = 1
+USAGE = 2
+ERROR = 3
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """Arguments that each parse, but make no sense together or on this machine."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the exit code of wrong usage."""
+        self.exit(USAGE, f"headwater: {message}; see `{self.prog} --help`\n")
+
+
+def command(
+    commands: Commands, name: str, run: Run, summary: str, *, more: str = "", examples: str = ""
+) -> Parser:
+    """Add a command; `examples` are shown as they stand."""
+    parts = [f"{summary[0].upper()}{summary[1:]}.", *([more] if more else [])]
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description="\n\n".join(parts),
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def add_log(parser: argparse.ArgumentParser, *, what: str = "the log's folder") -> None:
+    """Add the argument that nearly every command begins with."""
+    parser.add_argument("log", metavar="LOG", type=folder_of, help=what)
+
+
+def folder_of(text: str) -> str:
+    """An absolute path."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("a path has at least one character, and none is NUL")
+    return os.path.abspath(text)

@@ -1,0 +1,180 @@
+"""The person, or the program, at the other end: results, progress, warnings, errors, questions.
+
+Results go to stdout, everything else to stderr. Text is written as UTF-8 whatever the locale, so
+that records come out as they went in. Knows nothing of logs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headwater.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater.errors import HeadwaterError
+
+#: Work that takes less than this needs no progress.
+PATIENCE_S: Final = 1.0
+_REDRAW_S: Final = 0.25
+_PLACE: Final = ("path", "segment_id", "position", "sequence")
+
+
+class Terminal:
+    """Where a command shows what it has to say."""
+
+    def __init__(self, *, json_wanted: bool = False) -> None:
+        self.json = json_wanted
+        self._out = sys.stdout.buffer
+        self._progress_wanted = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._drawn = 0.0
+        self._progress_length = 0
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Bytes to stdout, exactly."""
+        self.clear_progress()
+        self._out.write(data)
+
+    def line(self, text: str = "") -> None:
+        """A line to stdout."""
+        self.write(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def document(self, value: object) -> None:
+        """The one JSON document of a command."""
+        self.line(json.dumps(value, indent=2, ensure_ascii=False))
+
+    def flush(self) -> None:
+        """Hand on what was written. Raises `BrokenPipeError` when nobody takes it any more."""
+        self._out.flush()
+
+    def flush_line(self, text: str = "") -> None:
+        """A line to stdout, at once."""
+        self.line(text)
+        self.flush()
+
+    def gone(self) -> bool:
+        """True when whoever read stdout has left, so that waiting for records is of no use."""
+        try:
+            poll = select.poll()
+            poll.register(self._out.fileno(), 0)
+        except (AttributeError, OSError, ValueError):
+            return False  # not a file: a test, or a program that calls us
+        return any(found & (select.POLLERR | select.POLLHUP) for _, found in poll.poll(0))
+
+    def abandon(self) -> None:
+        """The other side of a pipe is closed: what is still to be written goes nowhere, quietly."""
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._out.fileno())
+            os.close(nowhere)
+        except (OSError, ValueError):
+            return
+
+    # --- everything else --------------------------------------------------------------------------
+
+    def progress(self, text: str) -> None:
+        """Show how far the work is, in place; only to a person, and not in the first second."""
+        now = time.monotonic()
+        if not self._progress_wanted or now - self._started < PATIENCE_S:
+            return
+        if now - self._drawn >= _REDRAW_S:
+            self._drawn = now
+            self._draw(text)
+
+    def _draw(self, text: str) -> None:
+        print("\r" + text.ljust(self._progress_length), end="", file=sys.stderr, flush=True)
+        self._progress_length = len(text)
+
+    def clear_progress(self) -> None:
+        """Take the progress line away."""
+        if self._progress_length:
+            self._draw("")
+            print("\r", end="", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def waiting(self, label: str) -> Iterator[None]:
+        """Show that work goes on which cannot say how far it is."""
+        done = threading.Event()
+        started = time.monotonic()
+
+        def tick() -> None:
+            while not done.wait(_REDRAW_S):
+                self.progress(f"{label} ... {time.monotonic() - started:.0f} s")
+
+        clock = threading.Thread(target=tick, name="headwater-progress", daemon=True)
+        if self._progress_wanted:
+            clock.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if clock.ident is not None:
+                clock.join()
+            self.clear_progress()
+
+    def note(self, text: str) -> None:
+        """A line to stderr: a warning, or a word on what happens."""
+        self.clear_progress()
+        print(f"headwater: {one_line(text)}", file=sys.stderr, flush=True)
+
+    def fail(self, error: HeadwaterError) -> None:
+        """Say what went wrong: a line, or a JSON object with the error's code."""
+        if not self.json:
+            self.note(str(error))
+            return
+        self.clear_progress()
+        found: dict[str, object] = {"code": error.code, "message": one_line(str(error))}
+        if isinstance(error, CorruptionError):
+            found |= {name: getattr(error, name) for name in _PLACE}
+        print(json.dumps({"error": found}), file=sys.stderr, flush=True)
+
+    def ask(self, question: str) -> bool:
+        """Ask a yes-or-no question; anything but yes is no."""
+        self.clear_progress()
+        self.flush()
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    @contextmanager
+    def warnings(self) -> Iterator[None]:
+        """While this is open, what the library logs as a warning appears as a note."""
+        logger = logging.getLogger("headwater")
+        notes = _Notes(self)
+        before = logger.propagate
+        logger.addHandler(notes)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.propagate = before
+            logger.removeHandler(notes)
+
+
+class _Notes(logging.Handler):
+    """Shows log messages as notes."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(logging.WARNING)
+        self._terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage() if error is None else f"{record.getMessage()}: {error}"
+        self._terminal.note(f"{record.levelname.lower()}: {text}")
+
+
+def one_line(text: str) -> str:
+    """Text that stays on its line."""
+    return " ".join(text.split())

@@ -1,0 +1,414 @@
+"""The world of a workload: a log on a crashing file system, and the ledger of what it promised.
+
+A workload is a function of a `World`. What it does through the world is written down; what it does
+to the log itself (`upkeep`, say) is allowed, and promises nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias
+
+from headwater._cursor import Cursor, FrameChunk
+from headwater._home import Home
+from headwater._log import open_home
+from headwater._state import MAGIC, STATE, STATE_BYTES
+from headwater._types import Record
+from headwater._view import LogView
+from headwater.errors import HeadwaterError, PoisonedError
+from headwater.testing._ledger import NEVER, Commit, Ledger, Numbered, Staged, Trim, Violation
+from headwater.testing._ledger import untimed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headwater._log import Log
+    from headwater._reader import Reader
+    from headwater._types import Durability, Headers
+    from headwater.testing._faultfs import FaultFS
+
+#: A scripted run. It must do the same whenever it is called.
+Workload: TypeAlias = "Callable[[World], None]"
+
+_START_NS = 1_700_000_000_000_000_000
+_STEP_NS = 1_000
+
+
+class World:
+    """A log's surroundings, always the same, and everything that was promised in them."""
+
+    def __init__(
+        self,
+        fs: FaultFS,
+        ledger: Ledger | None = None,
+        *,
+        segment_bytes: int = 4096,
+        is_tolerant: bool = False,
+    ) -> None:
+        self.fs = fs
+        self.folder = "/log"
+        self.ledger = Ledger() if ledger is None else ledger
+        self.segment_bytes = segment_bytes
+        #: Faults are planned: steps may fail, with errors of the family, and the run goes on.
+        self.is_tolerant = is_tolerant
+        #: What failed, and after how many operations.
+        self.errors: list[tuple[int, HeadwaterError]] = []
+        #: True while the world itself looks on: nothing shall fail then.
+        self.is_looking = False
+        #: Called before every step; a test may change the disk here.
+        self.before_step: Callable[[], None] | None = None
+        #: Called when a log cannot be opened, before the second and last try.
+        self.relieve: Callable[[], None] | None = None
+        self._poisoned: set[int] = set()
+        self._ticks = count(_START_NS, _STEP_NS)
+        self._random = random.Random(1)
+
+    @property
+    def home(self) -> Home:
+        """The folder and the deterministic world around it."""
+        return Home(
+            self.fs,
+            self.folder,
+            clock_ns=lambda: next(self._ticks),
+            monotonic=lambda: 0.0,
+            entropy=self._random.randbytes,
+            background=False,
+        )
+
+    @property
+    def moment(self) -> int:
+        """Number of file operations so far."""
+        return len(self.fs.operations)
+
+    # Steps
+
+    @contextmanager
+    def _step(self, log: Log | None = None) -> Iterator[None]:
+        """Let one step fail where that is planned, and see that nobody promises after a failure."""
+        if self.before_step is not None:
+            self.before_step()
+        try:
+            yield
+        except HeadwaterError as error:
+            if not self.is_tolerant:
+                raise
+            self.errors.append((self.moment, error))
+            if isinstance(error, PoisonedError) and log is not None:
+                self._poisoned.add(id(log))
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self.is_looking = True
+        try:
+            yield
+        finally:
+            self.is_looking = False
+
+    def open(self, durability: Durability = "sync") -> Log:
+        """Open the log for writing, and see that it holds what it must."""
+        begun = self.moment
+        log: Log | None = None
+        with self._step():
+            log = open_home(self.home, durability=durability, segment_bytes=self.segment_bytes)
+        if log is None:
+            if self.relieve is not None:
+                self.relieve()
+            begun = self.moment
+            log = open_home(self.home, durability=durability, segment_bytes=self.segment_bytes)
+        self._poisoned.discard(id(log))
+        with self._looking():
+            self._adopt(log, begun)
+        return log
+
+    def _adopt(self, log: Log, begun: int) -> None:
+        """Take over what an opened log shows, after comparing it with what it must show."""
+        ledger, moment = self.ledger, self.moment
+        found, start = list(log.read()), log.start_sequence
+        stop = compare(ledger, begun, found, start, ledger.required(begun, "process"))
+        del ledger.entries[stop:]
+        self._enter_staged(log, found[stop - start :], begun)
+        ledger.claim(moment, log.durable_sequence)
+
+    def append(
+        self,
+        log: Log,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ns: int | None = None,
+    ) -> None:
+        """Append one record and write down the ack."""
+        with self._step(log):
+            begun = self._begin(log, [(value, key, headers)], whole=True)
+            first = log.append(value, key=key, headers=headers or None, timestamp_ns=timestamp_ns)
+            self._acked(log, range(first, first + 1), begun)
+
+    def append_many(
+        self,
+        log: Log,
+        values: Sequence[bytes],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """Append records that need not stay together and write down the ack."""
+        rows = list(
+            zip(values, keys or [None] * len(values), headers or [()] * len(values), strict=True)
+        )
+        with self._step(log):
+            begun = self._begin(log, rows, whole=False)
+            self._acked(log, log.append_many(values, keys=keys, headers=headers), begun)
+
+    def append_group(self, log: Log, values: Sequence[bytes], producer: str, batch: int) -> None:
+        """Append a numbered group and write down its answer."""
+        with self._step(log):
+            begun = self._begin(log, [(value, None, ()) for value in values], whole=True)
+            written = log.append_many(values, producer=producer, batch=batch)
+            self.ledger.numbered.append(
+                Numbered(producer, batch, tuple(values), begun, written)
+            )
+            self._acked(log, written, begun, whole=True)
+
+    def _begin(
+        self, log: Log, rows: Sequence[tuple[bytes, bytes | None, Headers]], *, whole: bool
+    ) -> int:
+        first, begun = log.next_sequence, self.moment
+        records = [Record(first + n, 0, key, v, pairs) for n, (v, key, pairs) in enumerate(rows)]
+        self.ledger.begin(first, records, begun, whole=whole)
+        return begun
+
+    def _acked(self, log: Log, written: range, begun: int, *, whole: bool = False) -> None:
+        moment = self.moment
+        if id(log) in self._poisoned:
+            raise Violation(f"{written} was acked after a sync had failed (at {moment})")
+        with self._looking():
+            records = list(log.read(written.start, written.stop))
+            stops = {written.stop} if whole else self.stops(written)
+            if [record.sequence for record in records] != list(written):
+                raise Violation(f"{written} was acked, {records} is there (begun at {begun})")
+            self.ledger.acknowledge(records, stops, moment)
+            if log.durability == "sync":
+                self.ledger.claim(moment, written.stop)
+            self.ledger.claim(moment, log.durable_sequence)
+
+    def stops(self, written: range) -> set[int]:
+        """Where a frame ends inside a range of records."""
+        view = LogView.open(self.home)
+        cursor = Cursor(view, written.start)
+        found: set[int] = set()
+        try:
+            while (chunk := cursor.next_chunk(written.stop)) is not None:
+                if isinstance(chunk, FrameChunk):
+                    found.add(chunk.frame.next_sequence)
+                else:
+                    found.update(range(chunk.start + 1, chunk.stop + 1))
+        finally:
+            cursor.close()
+            view.close()
+        return found
+
+    def sync(self, log: Log) -> None:
+        """Flush the log and write down what is durable."""
+        with self._step(log):
+            stop = log.next_sequence
+            durable = log.sync()
+            if durable < stop:
+                raise Violation(f"sync() says {durable}, {stop} records were published before")
+            self.ledger.claim(self.moment, durable)
+
+    def upkeep(self, log: Log) -> None:
+        """Do the background work that is due."""
+        with self._step(log):
+            begun, first = self.moment, log.next_sequence
+            log.upkeep()
+            with self._looking():
+                self._enter_staged(log, list(log.read(first)), begun)
+                self.ledger.claim(self.moment, log.durable_sequence)
+
+    def roll(self, log: Log) -> None:
+        """Seal the active segment."""
+        with self._step(log):
+            log.roll()
+            self.ledger.claim(self.moment, log.durable_sequence)
+
+    def close(self, log: Log) -> None:
+        """Close the log: everything in it is durable then."""
+        with self._step(log):
+            stop = log.next_sequence
+            log.close()
+            if id(log) not in self._poisoned:
+                self.ledger.claim(self.moment, stop)
+
+    # Readers and retention
+
+    def reader(self, log: Log, name: str) -> Reader:
+        """Open a named reader; from now on it exists, where it was."""
+        begun = self.moment
+        known = self.ledger.commits.setdefault(name, [])
+        if not known:
+            known.append(Commit(begun, NEVER, log.start_sequence, synced=True))
+        reader: Reader | None = None
+        with self._step():
+            reader = log.reader(name)
+        if reader is None:
+            if self.relieve is not None:
+                self.relieve()
+            reader = log.reader(name)
+        known.append(Commit(begun, self.moment, reader.committed_sequence, synced=True))
+        return reader
+
+    def read(self, reader: Reader, records: int) -> None:
+        """Read on and compare with what was appended."""
+        with self._step():
+            first = reader.sequence
+            found = reader.read_batch(records)
+            expected = [entry.record for entry in self.ledger.entries[first : first + len(found)]]
+            if found != expected:
+                raise Violation(f"reader {reader.name} got {found}, expected {expected}")
+
+    def commit(self, reader: Reader, *, sync: bool = False) -> None:
+        """Commit everything that was read."""
+        with self._step():
+            known = self.ledger.commits[reader.name]
+            begun, sequence = self.moment, reader.sequence
+            known.append(Commit(begun, NEVER, sequence, sync))
+            reader.commit(sync=sync)
+            known[-1] = Commit(begun, self.moment, sequence, sync)
+            if sync:
+                self.ledger.claim(self.moment, sequence)
+
+    def close_reader(self, reader: Reader) -> None:
+        """Close a reader, which makes its last commit durable."""
+        with self._step():
+            known, begun = self.ledger.commits[reader.name], self.moment
+            sequence = reader.committed_sequence
+            known.append(Commit(begun, NEVER, sequence, synced=True))
+            reader.close()
+            known[-1] = Commit(begun, self.moment, sequence, synced=True)
+
+    def cleanup(self, log: Log) -> None:
+        """Delete what every reader has left behind."""
+        with self._step(log):
+            begun = self.moment
+            infos = {info.segment_id: info for info in log.segments()}
+            plan = [infos[item.segment_id].stop for item in log.plan_cleanup() if item.delete]
+            self.ledger.trims += [Trim(begun, NEVER, stop) for stop in plan]
+            log.cleanup()
+            self.ledger.trims.append(Trim(begun, self.moment, log.start_sequence))
+
+    # The inbox
+
+    def stage(self, log: Log, values: Sequence[bytes], producer: str, batch: int) -> None:
+        """Hand a numbered group to the inbox; it is durable there."""
+        with self._step():
+            staged = Staged(producer, batch, tuple(values), self.moment)
+            self.ledger.staged.append(staged)
+            log.stage(values, producer=producer, batch=batch)
+            staged.done = self.moment
+
+    def drain(self, log: Log) -> None:
+        """Append what was staged."""
+        with self._step(log):
+            begun, first = self.moment, log.next_sequence
+            log.drain_inbox()
+            with self._looking():
+                self._enter_staged(log, list(log.read(first)), begun)
+                self.ledger.claim(self.moment, log.durable_sequence)
+
+    def _enter_staged(self, log: Log, found: list[Record], begun: int) -> None:
+        """Write down the groups that were drained into the log."""
+        if not found:
+            return
+        sizes = match_staged(self.ledger, [record.value for record in found], NEVER)
+        self.ledger.begin(found[0].sequence, found, begun, whole=True)
+        stops = set()
+        for staged, size in sizes:
+            staged.first = found[0].sequence + sum(stops_of for _, stops_of in sizes[: len(stops)])
+            stops.add(staged.first + size)
+            sequences = range(staged.first, staged.first + size)
+            self.ledger.numbered.append(
+                Numbered(staged.producer, staged.batch, staged.values, begun, sequences)
+            )
+        self.ledger.acknowledge(found, stops, self.moment)
+        self.ledger.claim(self.moment, log.durable_sequence)
+
+
+def compare(
+    ledger: Ledger, moment: int, found: list[Record], start: int, required: int
+) -> int:
+    """See that what was found is what it must be; returns how much of the ledger it goes on from.
+
+    The found records are a prefix of the appended ones, not cut inside a group, not shorter than
+    required, and after it only groups out of the inbox.
+    """
+    if [record.sequence for record in found] != list(range(start, start + len(found))):
+        raise Violation(f"the sequences have a hole or a repetition: {found}")
+    stop = start
+    allowed = ledger.allowed(moment)
+    for record in found:
+        if stop >= allowed or not _same(ledger.entries[stop].record, record, ledger, stop):
+            break
+        stop += 1
+    rest = [record.value for record in found[stop - start :]]
+    while not ledger.may_end_at(stop):
+        stop -= 1
+        rest.insert(0, found[stop - start].value)
+    if stop < required:
+        wanted = ledger.entries[stop].record if stop < len(ledger.entries) else None
+        got = found[stop - start] if stop - start < len(found) else None
+        raise Violation(
+            f"{required} records were promised, {stop} are there: expected {wanted}, found {got}"
+        )
+    match_staged(ledger, rest, moment, stop=stop)
+    return stop
+
+
+def _same(expected: Record, found: Record, ledger: Ledger, sequence: int) -> bool:
+    if ledger.entries[sequence].timed:
+        return expected == found
+    return untimed(expected) == untimed(found)
+
+
+def match_staged(
+    ledger: Ledger, values: list[bytes], moment: int, *, stop: int | None = None
+) -> list[tuple[Staged, int]]:
+    """The staged groups that `values` consist of, in order; nothing else may be among them.
+
+    With `stop`, every group that was staged by then and is not in front of `stop` must be there.
+    """
+    rest = list(values)
+    taken = []
+    for staged in ledger.staged:
+        if staged.is_within(NEVER - 1 if stop is None else stop) or staged.begun > moment:
+            continue
+        size = len(staged.values)
+        if tuple(rest[:size]) == staged.values:
+            del rest[:size]
+            taken.append((staged, size))
+        elif stop is not None and staged.done <= moment:
+            raise Violation(f"the staged group {staged} is not in the log, {rest[:size]} is")
+    if rest:
+        raise Violation(f"nobody promised {rest[:3]} ({len(rest)} records too many, at {stop})")
+    return taken
+
+
+def words(fs: FaultFS, folder: str) -> tuple[int, int]:
+    """The published and the durable end that the shared state tells everybody; 0 if nothing."""
+    path = f"{folder}/state"
+    if not fs.exists(path):
+        return 0, 0
+    file = fs.open(path)
+    try:
+        data = file.read(0, STATE_BYTES)
+    finally:
+        file.close()
+    if len(data) < STATE_BYTES:
+        return 0, 0
+    names = [field.name for field in STATE.fields]
+    found = dict(zip(names, STATE.struct.unpack_from(data), strict=True))
+    if found["magic"] != MAGIC or found["boot_id"] != fs.boot_id():
+        return 0, 0
+    return found["next_sequence"], found["durable_sequence"]

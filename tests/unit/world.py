@@ -1,0 +1,146 @@
+"""A small world for a log: a file system in memory, a clock that a test turns, repeatable entropy."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headwater._home import Home
+from headwater._log import open_home
+from headwater.testing import FaultFS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater._log import Log
+    from headwater._types import Record
+    from headwater.fs import FileSystem
+
+FOLDER = "/log"
+#: The smallest segments that keep tests short: a few records roll.
+SEGMENT_BYTES = 4096
+#: A value of this many bytes leaves no room for a second one in a segment.
+BIG = 3000
+START_NS = 1_700_000_000_000_000_000
+
+
+@dataclass
+class Clock:
+    """Wall clock and monotonic clock in one; moves only when told, plus 1 ns with each look."""
+
+    now_ns: int = START_NS
+    step_ns: int = 1
+
+    def wall_ns(self) -> int:
+        """The time, and move on."""
+        self.now_ns += self.step_ns
+        return self.now_ns
+
+    def monotonic_s(self) -> float:
+        """Seconds, and move on, so that nobody waits for ever."""
+        return self.wall_ns() / 1e9
+
+
+@dataclass
+class World:
+    """Everything a log needs, under the test's control."""
+
+    fs: Any = field(default_factory=FaultFS)
+    clock: Clock = field(default_factory=Clock)
+    folder: str = FOLDER
+    logs: list[Log] = field(default_factory=list)
+    _drawn: int = 0
+
+    def entropy(self, size: int) -> bytes:
+        """Bytes that differ each time and are the same in every run."""
+        self._drawn += 1
+        return hashlib.sha256(self._drawn.to_bytes(8, "little")).digest()[:size]
+
+    def home(self, fs: FileSystem | None = None) -> Home:
+        """Where the log lives, without a background thread."""
+        return Home(
+            self.fs if fs is None else fs,
+            self.folder,
+            clock_ns=self.clock.wall_ns,
+            monotonic=self.clock.monotonic_s,
+            entropy=self.entropy,
+            background=False,
+        )
+
+    def open(self, **options: Any) -> Log:
+        """Open the log; what a test leaves open is closed when it ends."""
+        if options.get("mode") != "r":
+            options.setdefault("segment_bytes", SEGMENT_BYTES)
+        log = open_home(self.home(), **options)
+        self.logs.append(log)
+        return log
+
+    def contents(self) -> dict[str, bytes | None]:
+        """Everything below the log's folder, by path; locks and leases say nothing and are left out."""
+        found: dict[str, bytes | None] = self.fs.contents()
+        return {
+            path: data
+            for path, data in found.items()
+            if path.startswith(self.folder) and not path.endswith(("lock", ".lease"))
+        }
+
+    def file(self, name: str) -> bytes:
+        """Content of a file of the log."""
+        file = self.fs.open(f"{self.folder}/{name}")
+        try:
+            data: bytes = file.read(0, file.size())
+            return data
+        finally:
+            file.close()
+
+    def put(self, name: str, data: bytes, *, at: int | None = None) -> None:
+        """Replace a file of the log, or some of its bytes."""
+        file = self.fs.open(f"{self.folder}/{name}", write=True, create=True)
+        try:
+            if at is None:
+                file.truncate(len(data))
+            file.write(at or 0, data)
+            file.sync()
+        finally:
+            file.close()
+
+    def segment_ids(self) -> list[int]:
+        """Segments by their files, the prepared ones included."""
+        return [int(name[:9]) for name in self.fs.list(self.folder) if name.endswith(".q")]
+
+    def power_cut(self, seed: int = 0, model: str = "drop") -> None:
+        """Cut the power: what was open is gone, what was not synced may be."""
+        self.fs = self.fs.after_power_crash(seed, model)
+
+    def close(self) -> None:
+        """Close what is still open and works; what crashed is forgotten."""
+        for log in self.logs:
+            if self.fs.crashed or log._home.fs is not self.fs:
+                log._closed = True
+            else:
+                self.fs.heal()
+                log.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Bring a world and end it."""
+    made = World()
+    yield made
+    made.close()
+
+
+def drained(log: Log, name: str, **options: Any) -> list[Record]:
+    """Everything that a reader gets until the tail, committed."""
+    with log.reader(name, **options) as reader:
+        found = list(reader)
+        reader.commit()
+    return found
+
+
+def values(log: Log) -> list[bytes]:
+    """The values of all records kept."""
+    return list(log.values())
