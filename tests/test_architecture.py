@@ -15,6 +15,7 @@ Left empty, it means `below, own row`.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import statistics
 import subprocess
@@ -325,9 +326,10 @@ def loaded_by(module: str) -> set[str]:
 
 
 def _fresh(code: str) -> str:
-    """Output of a program in an interpreter of its own."""
+    """Output of a program in an interpreter of its own, which keeps compiled code as users' do."""
+    world = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=world
     ).stdout
 
 

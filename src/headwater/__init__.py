@@ -19,6 +19,7 @@ from headwater._log import Log, open
 from headwater._reader import Reader
 from headwater._types import (
     Position,
+    Problem,
     ReaderInfo,
     Record,
     RepairReport,
@@ -28,15 +29,16 @@ from headwater._types import (
 )
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from headwater import aio
+    from headwater._repair import repair_path as repair
+    from headwater._verify import verify_path as verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Log",
     "Position",
+    "Problem",
     "Reader",
     "ReaderInfo",
     "Record",
@@ -46,12 +48,23 @@ __all__ = [
     "VerifyReport",
     "aio",
     "open",
+    "repair",
+    "verify",
 ]
+
+#: Loaded when they are first used: not everybody wants asyncio, or has something to repair.
+_LATER = {
+    "aio": ("headwater.aio", None),
+    "repair": ("headwater._repair", "repair_path"),
+    "verify": ("headwater._verify", "verify_path"),
+}
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> ModuleType:
-        """Load `headwater.aio` when it is first used: not everybody wants asyncio."""
-        if name == "aio":
-            return import_module("headwater.aio")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Load what belongs to the package but not to its import."""
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, attribute = _LATER[name]
+        found = import_module(module)
+        return found if attribute is None else getattr(found, attribute)

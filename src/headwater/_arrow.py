@@ -115,10 +115,10 @@ class _Filler:
         if not self._base <= start <= start + count <= self._stop:
             ramp = self._ramp
             while len(ramp) < max(count, _BLOCK_RECORDS):
-                ramp = pa.concat_arrays([ramp, pc.add(ramp, len(ramp))])
+                ramp = pa.concat_arrays([ramp, pc.add(ramp, pa.scalar(len(ramp), _INT64))])
             self._ramp = ramp
             size = min(len(ramp), 2**63 - start)
-            self._block = pc.add(ramp.slice(0, size), start).buffers()[1]
+            self._block = pc.add(ramp.slice(0, size), pa.scalar(start, _INT64)).buffers()[1]
             self._base, self._stop = start, start + size
         return pa.Array.from_buffers(_INT64, count, [None, self._block], 0, start - self._base)
 
@@ -302,7 +302,7 @@ def _input_batches(data: object) -> list[pa.RecordBatch]:
             f"data must be an Arrow record batch or table, not {type(data).__name__}"
         )
     table = data if isinstance(data, pa.Table) else pa.table(data)
-    batches = table.to_batches()
+    batches: list[pa.RecordBatch] = table.to_batches()
     names = table.schema.names
     unknown = [name for name in names if name not in _INPUT]
     if unknown or "value" not in names or len(set(names)) != len(names):

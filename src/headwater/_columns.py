@@ -138,6 +138,14 @@ def pack_offsets(sizes: list[int]) -> bytes:
     return padded(Struct(f"<{count + 1}i").pack(*accumulate(sizes, initial=0)))
 
 
+def total_of(sizes: list[int]) -> int:
+    """Sum of the sizes; quick when they are equal, the common case."""
+    count = len(sizes)
+    if count and sizes.count(sizes[0]) == count:
+        return count * sizes[0]
+    return sum(sizes)
+
+
 def pack_bitmap(items: Sequence[object | None]) -> bytes:
     """Arrow validity bitmap: bit i is set when item i is not None."""
     bits = 0
@@ -244,6 +252,8 @@ def decode_columns(body: memoryview, count: int, flags: int) -> Columns:
     """Find the buffers of a body. Raises `FrameError` when they do not fit in it exactly."""
     if count == 1 and not flags & COLUMN_FLAGS:
         return Columns(1, None, None, None, None, None, body)
+    if not flags & COLUMN_FLAGS:
+        return _decode_values(body, count)
     source = _Buffers(body)
     timestamps = source.take(8 * count).cast("q") if flags & TIMESTAMPS else None
     validity = key_offsets = keys = None
@@ -272,6 +282,22 @@ def decode_columns(body: memoryview, count: int, flags: int) -> Columns:
     if source.position != len(body):
         raise FrameError("bytes behind the last column", actual=len(body) - source.position)
     return columns
+
+
+def _decode_values(body: memoryview, count: int) -> Columns:
+    """As `decode_columns` for the common body that has values alone."""
+    stop = 4 * (count + 1)
+    start = aligned(stop)
+    if start > len(body):
+        raise FrameError("a column passes the end of its frame", actual=start)
+    offsets = body[:stop].cast("i")
+    if offsets[0] != 0:
+        raise FrameError("column offsets do not start at zero", actual=offsets[0])
+    if offsets[count] != len(body) - start:
+        raise FrameError("bytes behind the last column", actual=len(body) - start)
+    if start != stop and any(body[stop:start]):
+        raise FrameError("column padding is not zero")
+    return Columns(count, None, None, None, None, offsets, body[start:])
 
 
 def split(offsets: memoryview, data: memoryview) -> list[bytes]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import logging
 from itertools import repeat
+from operator import xor
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._columns import Columns, decode_columns, records_of, values_of
 from headwater._crc import crc32
 from headwater._frame import (
     BATCH,
+    COVERED_BYTES,
     EXPLICIT,
+    HEADER,
     HEADER_BYTES,
     MORE,
     SEALED,
@@ -23,14 +27,15 @@ from headwater._frame import (
     FrameError,
     UnknownFrameError,
     read_frame,
-    unpack_header,
+    unpack_plain,
 )
+from headwater._limits import ALIGNMENT
 from headwater._segment import read_header as read_segment_header
 from headwater._types import Position, Record
 from headwater.errors import CorruptionError, PositionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from headwater._segment import Segment
     from headwater._view import LogView
@@ -39,8 +44,21 @@ logger = logging.getLogger("headwater")
 
 #: Frames of one plain record that are read in one go.
 _SINGLES: Final = 1024
-_PLAIN_FLAGS: Final = MORE | EXPLICIT
+#: Of one length, they are read field by field from this many on.
+_EQUAL_LEAST: Final = 16
+#: What must not be set in the word of kind, flags and reserved of a plain frame, but for the kind.
+_NOT_PLAIN: Final = 0xFFFF_FFFF & ~((MORE | EXPLICIT) << 8)
+_PADS: Final = tuple(bytes(count) for count in range(ALIGNMENT))
 _TRIES: Final = 50
+#: Where a frame says how many records it has, and what the first byte of one is.
+_COUNT: Final = HEADER.offsets["count"]
+_ONE: Final = b"\x01"
+#: The same of other fields, counted in words of 4 and of 8 bytes.
+_KIND: Final = HEADER.offsets["kind"] // 4
+_BODY_CRC: Final = HEADER.offsets["body_crc"] // 4
+_HEADER_CRC: Final = HEADER.offsets["header_crc"] // 4
+_NUMBER: Final = HEADER.offsets["sequence"] // 8
+_TIME: Final = HEADER.offsets["timestamp_ns"] // 8
 
 
 class FrameChunk(NamedTuple):
@@ -78,7 +96,7 @@ class SinglesChunk(NamedTuple):
     segment: Segment
     start: int
     stop: int
-    positions: list[int]
+    positions: Sequence[int]
     times: list[int]
     items: list[bytes]
 
@@ -121,6 +139,10 @@ class Cursor:
         self._leave()
         self._at, self.sequence = place, sequence
 
+    def take_back(self, chunk: FrameChunk | SinglesChunk) -> None:
+        """Return to the start of the chunk delivered last."""
+        self._at, self.sequence = chunk.place_of(chunk.start), chunk.start
+
     def close(self) -> None:
         """Let go of the mapped segment."""
         self._leave()
@@ -133,8 +155,9 @@ class Cursor:
     def next_chunk(self, stop: int | None = None) -> FrameChunk | SinglesChunk | None:
         """The next records below `stop`; None at the end of what is published."""
         while stop is None or self.sequence < stop:
-            self.follow_cuts()
-            segment = self.enter()
+            if self.was_cut:
+                self.follow_cuts()
+            segment = self._segment or self.enter()
             found = self._chunk(segment, self._at.offset, stop)
             if found is None:
                 if not self._expected_more():
@@ -157,6 +180,11 @@ class Cursor:
         return self._segment
 
     # --- cuts -------------------------------------------------------------------------------------
+
+    @property
+    def cuts(self) -> int:
+        """The cuts that this cursor has followed, counted from the beginning of the log's state."""
+        return self._cuts
 
     @property
     def was_cut(self) -> bool:
@@ -191,11 +219,12 @@ class Cursor:
         self, segment: Segment, position: int, stop: int | None
     ) -> FrameChunk | SinglesChunk | Frame | None:
         """Records, a control frame, or None where no whole frame stands."""
-        limit = _SINGLES if stop is None else min(_SINGLES, stop - self.sequence)
-        singles = _read_singles(segment, position, self.sequence, limit)
-        if singles is not None:
-            return singles
         view = segment.mapping.view
+        if segment.mapping.bytes[position + _COUNT : position + _COUNT + 1] == _ONE:
+            limit = _SINGLES if stop is None else min(_SINGLES, stop - self.sequence)
+            singles = _read_singles(segment, position, self.sequence, limit)
+            if singles is not None:
+                return singles
         try:
             frame = read_frame(view, position, len(view), segment.header.seed)
         except UnknownFrameError as error:
@@ -206,10 +235,12 @@ class Cursor:
             return None
         if frame.kind != BATCH:
             return frame
-        if not frame.sequence <= self.sequence < frame.next_sequence:
+        last = frame.next_sequence
+        if not frame.sequence <= self.sequence < last:
             return None
         columns = self._columns(segment, frame)
-        last = frame.next_sequence if stop is None else min(stop, frame.next_sequence)
+        if stop is not None and stop < last:
+            last = stop
         return FrameChunk(segment, frame, columns, self.sequence, last)
 
     def _columns(self, segment: Segment, frame: Frame) -> Columns:
@@ -292,33 +323,76 @@ def _read_singles(
     This is `read_frame` written flat for the most common frame: every check is the same, and
     whatever is not exactly as expected is left to `read_frame` to judge.
     """
+    run = _read_equal(segment, position, sequence, limit)
+    if run is not None:
+        return run
     view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.header.seed
     stop = len(view) - HEADER_BYTES
-    first = sequence
     positions: list[int] = []
     times: list[int] = []
     items: list[bytes] = []
-    while limit and position <= stop:
-        size, kind, flags, reserved, number, time, count, _, crc, header_crc = unpack_header(
-            view, position
-        )
+    for expected in range(sequence, sequence + limit):
+        if position > stop:
+            break
+        size, word, number, time, count, _, crc, header_crc = unpack_plain(view, position)
+        if number != expected or count != 1 or word & _NOT_PLAIN != BATCH:
+            break
+        if crc32(data[position : position + COVERED_BYTES], seed ^ position) != header_crc:
+            break
         end = position + size
-        if kind != BATCH or count != 1 or number != sequence or flags & ~_PLAIN_FLAGS or reserved:
-            break
-        if crc32(view[position : position + 36], seed ^ position) != header_crc:
-            break
         value = data[position + HEADER_BYTES : end]
         if crc32(value) != crc or len(value) != size - HEADER_BYTES:
             break
         behind = end + 7 & -8
-        if behind != end and any(view[end:behind]):
+        if behind != end and data[end:behind] != _PADS[behind - end]:
             break
         positions.append(position)
         times.append(time)
         items.append(value)
         position = behind
-        sequence += 1
-        limit -= 1
     if not items:
         return None
-    return SinglesChunk(segment, first, sequence, positions, times, items)
+    return SinglesChunk(segment, sequence, sequence + len(items), positions, times, items)
+
+
+def _read_equal(segment: Segment, position: int, sequence: int, limit: int) -> SinglesChunk | None:
+    """The same for frames of one length, field by field over the whole run.
+
+    None when the run is short or anything in it is not exactly as expected.
+    """
+    view, seed = segment.mapping.view, segment.header.seed
+    size = int.from_bytes(view[position : position + 4], "little")
+    stride = size + 7 & -8
+    count = min(limit, (len(view) - position) // max(stride, HEADER_BYTES))
+    if count < _EQUAL_LEAST or size < HEADER_BYTES:
+        return None
+    probe = position + (_EQUAL_LEAST - 1) * stride
+    if view[probe : probe + 4] != view[position : position + 4]:
+        return None
+    region = view[position : position + count * stride]
+    sizes = region.cast("I")[:: stride // 4].tolist()
+    if sizes.count(size) != count:
+        count = next(index for index, other in enumerate(sizes) if other != size)
+        if count < _EQUAL_LEAST:
+            return None
+        region = region[: count * stride]
+    words, quads = region.cast("I"), region.cast("Q")
+    step, quad_step = stride // 4, stride // 8
+    if (
+        words[_KIND::step].tolist().count(BATCH) != count
+        or words[_COUNT // 4 :: step].tolist().count(1) != count
+        or quads[_NUMBER::quad_step].tolist() != list(range(sequence, sequence + count))
+        or (size & 7 and max(quads[quad_step - 1 :: quad_step].tolist()) >> 8 * (size & 7))
+    ):
+        return None
+    row = Struct(f"<{COVERED_BYTES}s4x{size - HEADER_BYTES}s{stride - size}x")
+    heads, items = zip(*row.iter_unpack(region), strict=True)
+    positions = range(position, position + count * stride, stride)
+    if (
+        list(map(crc32, heads, map(xor, repeat(seed), positions)))
+        != words[_HEADER_CRC::step].tolist()
+        or list(map(crc32, items)) != words[_BODY_CRC::step].tolist()
+    ):
+        return None
+    times = region.cast("q")[_TIME::quad_step].tolist()
+    return SinglesChunk(segment, sequence, sequence + count, positions, times, list(items))

@@ -5,25 +5,25 @@ Everything that can be refused is refused here, before a lock is taken or a byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from itertools import repeat
+from operator import countOf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from headwater._columns import encode_columns
+from headwater._columns import encode_columns, total_of
 from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, aligned, body_crc
 from headwater._limits import ALIGNMENT, MAX_NAME_BYTES, MAX_SEQUENCE
 from headwater.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from headwater._types import Header, Headers
 
     BytesLike: TypeAlias = bytes | bytearray | memoryview
     HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[Header] | None
 
-_BYTES: Final = {bytes}
 _MIN_TIMESTAMP: Final = -(2**63)
 #: Upper bound of what a record costs beside its bytes: offsets, bitmap, timestamp, list offset.
 _RECORD_OVERHEAD: Final = 4 + 4 + 1 + 8 + 4
@@ -85,7 +85,7 @@ def to_key(key: object) -> bytes | None:
 
 def to_headers(headers: HeadersLike) -> Headers:
     """Headers: a mapping or pairs of str and bytes-like or None, order and repeats kept."""
-    if not headers:
+    if headers is None:
         return ()
     try:
         pairs = [
@@ -97,10 +97,20 @@ def to_headers(headers: HeadersLike) -> Headers:
     for name, _ in pairs:
         if not isinstance(name, str):
             raise InvalidInputError(f"a header name must be str, not {type(name).__name__}")
+        if not name.isascii() and not _is_text(name):
+            raise InvalidInputError(f"header name {name!r} cannot be written as UTF-8")
     return tuple(
         (name, None if content is None else to_bytes(content, f"header {name!r}"))
         for name, content in pairs
     )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def to_timestamp(timestamp_ns: object) -> int:
@@ -140,7 +150,7 @@ def to_batch(
         items: list[BytesLike] = values if type(values) is list else list(values)
     except TypeError as error:
         raise InvalidInputError(f"values must be iterable: {error}") from error
-    plain = items if set(map(type, items)) <= _BYTES else list(map(to_bytes, items))
+    plain = items if countOf(map(type, items), bytes) == len(items) else list(map(to_bytes, items))
     key_list = _column("keys", keys, to_key, len(plain))
     header_list = _column("headers", headers, to_headers, len(plain))
     times = _column("timestamps_ns", timestamps_ns, to_timestamp, len(plain))
@@ -155,9 +165,9 @@ def to_batch(
 def _column(what: str, items: object, check: object, count: int) -> list[object] | None:
     if items is None:
         return None
-    if isinstance(items, bytes | str):
+    if isinstance(items, bytes | str) or not isinstance(items, Iterable):
         raise InvalidInputError(f"{what} must be an iterable with one item for each value")
-    found = [check(item) for item in items]  # type: ignore[operator,attr-defined]
+    found = [check(item) for item in items]  # type: ignore[operator]
     if len(found) != count:
         raise InvalidInputError(f"{what} has {len(found)} items for {count} values")
     return found
@@ -184,7 +194,7 @@ def encode(batch: Batch, limit: int) -> list[Body]:
     if not values:
         return []
     sizes = list(map(len, values))
-    rough = sum(sizes) + len(sizes) * _RECORD_OVERHEAD + _FRAME_OVERHEAD
+    rough = total_of(sizes) + len(sizes) * _RECORD_OVERHEAD + _FRAME_OVERHEAD
     if batch.keys is not None:
         rough += sum(map(len, filter(None, batch.keys)))
     if batch.headers is None and rough <= limit:

@@ -10,6 +10,7 @@ This module knows nothing of what a body means (`_columns`) and nothing of files
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
@@ -65,7 +66,12 @@ pack_header: Final = HEADER.struct.pack
 unpack_header: Final = HEADER.struct.unpack_from
 #: Bytes 0..35: what `header_crc` covers.
 pack_covered: Final = Layout("covered", *HEADER.fields[:-1]).struct.pack
+#: The same with kind, flags and reserved as one word: for a plain frame that word is the kind.
+pack_plain: Final = Struct("<IIQqIII").pack
+unpack_plain: Final = Struct("<IIQqIIII").unpack_from
 pack_word: Final = Layout("word", Field("word", "I", "")).struct.pack
+#: Makes a named tuple from a tuple of all its fields, without the detour over their names.
+_new_tuple: Final = tuple.__new__
 
 
 class Frame(NamedTuple):
@@ -176,16 +182,17 @@ def read_header(view: memoryview, position: int, stop: int, seed: int) -> Frame:
         raise UnknownFrameError(f"frame kind {kind}, flags {flags:#04x}, reserved {reserved:#06x}")
     if (kind == BATCH) != (count > 0):
         raise FrameError("record count", actual=count)
-    return Frame(position, size, kind, flags, sequence, timestamp, count, lag, crc, header_crc)
+    found = (position, size, kind, flags, sequence, timestamp, count, lag, crc, header_crc)
+    return _new_tuple(Frame, found)
 
 
 def read_frame(view: memoryview, position: int, stop: int, seed: int) -> Frame:
     """Check the whole frame at `position`: header, body and pad bytes. Raises as `read_header`."""
     frame = read_header(view, position, stop, seed)
-    end = frame.stop
+    end = position + frame.frame_bytes
     actual = crc32(view[position + HEADER_BYTES : end])
     if actual != frame.body_crc:
         raise FrameError("body checksum", expected=frame.body_crc, actual=actual)
-    if any(view[end : frame.next_position]):
+    if end % ALIGNMENT and any(view[end : aligned(end)]):
         raise FrameError("pad bytes are not zero")
     return frame

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headwater.fs import real
+from headwater.fs import random_bytes, real
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,7 @@ class Home:
     folder: str
     clock_ns: Callable[[], int] = time.time_ns
     monotonic: Callable[[], float] = time.monotonic
-    entropy: Callable[[int], bytes] = secrets.token_bytes
+    entropy: Callable[[int], bytes] = random_bytes
     background: bool = True
 
     @classmethod

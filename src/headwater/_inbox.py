@@ -8,7 +8,6 @@ never be appended is set aside, with the reason in a file beside it.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from headwater._crc import crc32
 from headwater._encode import Body
 from headwater._frame import EXPLICIT, HEADERS, KEYS, TIMESTAMPS, FrameError
 from headwater._layout import Field, Layout
+from headwater._notes import pack_note, parse_note
 from headwater._state import INBOX, State
 from headwater.errors import (
     ConflictError,
@@ -148,22 +148,33 @@ def await_drained(home: Home, name: str, timeout_s: float) -> None:
     if home.fs.exists(path + REASON):
         file = home.fs.open(path + REASON)
         try:
-            reason = json.loads(file.read(0, file.size()))["reason"]
-        except (ValueError, KeyError, TypeError):
-            reason = f"{path}{REASON} is damaged, the group is {path}{REFUSED}"
+            reason = parse_note(file.read(0, file.size())).get(
+                "reason", f"{path}{REASON} is damaged, the group is {path}{REFUSED}"
+            )
         finally:
             file.close()
         raise ConflictError(f"{home.folder}: the writer refused {name}: {reason}")
 
 
 def drain(home: Home, writer: Writer) -> int:
-    """Append every staged group; returns how many were taken."""
-    taken = 0
-    for file_name in home.fs.list(home.inbox):
-        if file_name.endswith(GROUP):
-            _take(home, writer, f"{home.inbox}/{file_name}")
-            taken += 1
-    return taken
+    """Append every staged group; returns how many were taken.
+
+    One thread at a time: a second one would meet groups that are gone, or refuse one as too old.
+    """
+    if not home.fs.exists(home.inbox):
+        return 0
+    folder = home.fs.open(home.inbox)
+    try:
+        folder.lock()
+        groups = [name for name in home.fs.list(home.inbox) if name.endswith(GROUP)]
+        for name in groups:
+            _take(home, writer, f"{home.inbox}/{name}")
+        if groups:
+            # A group that a power cut brings back is harmless only while its producer is known.
+            home.fs.sync_dir(home.inbox)
+        return len(groups)
+    finally:
+        folder.close()
 
 
 def _take(home: Home, writer: Writer, path: str) -> None:
@@ -185,7 +196,7 @@ def _take(home: Home, writer: Writer, path: str) -> None:
 def _refuse(home: Home, path: str, error: Exception) -> None:
     logger.error("%s: refused: %s", path, error)
     base = path.removesuffix(GROUP)
-    reason = json.dumps({"code": getattr(error, "code", ""), "reason": str(error)})
-    replace_file(home.fs, base + REASON, reason.encode())
+    reason = pack_note({"code": getattr(error, "code", ""), "reason": str(error)})
+    replace_file(home.fs, base + REASON, reason)
     home.fs.rename(path, base + REFUSED)
     home.fs.sync_dir(home.inbox)

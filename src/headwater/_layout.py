@@ -7,12 +7,11 @@ little-endian.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field: its name, its `struct` code and what it means."""
 
     name: str

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final, Self
 from headwater import _inbox, _positions, _retention
 from headwater._columns import Mark
 from headwater._cursor import Cursor
-from headwater._encode import digest_of, encode, to_batch, to_name
+from headwater._encode import (
+    digest_of,
+    encode,
+    to_batch,
+    to_bytes,
+    to_headers,
+    to_key,
+    to_name,
+)
 from headwater._home import Home
 from headwater._limits import (
     DEFAULT_INTERVAL_MS,
@@ -443,10 +451,10 @@ class BatchBuilder:
         self, value: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = None
     ) -> None:
         """Add a record to the batch."""
-        to_batch([value], [key], [headers])
-        self._values.append(value)
-        self._keys.append(key)
-        self._headers.append(headers)
+        copied = to_bytes(value), to_key(key), to_headers(headers)
+        self._values.append(copied[0])
+        self._keys.append(copied[1])
+        self._headers.append(copied[2])
 
     def __len__(self) -> int:
         """Number of records collected."""
@@ -496,8 +504,6 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     `CorruptionError`, `UnsupportedError`, `StorageError`.
     """
     folder = absolute(path)
-    if "\0" in folder:
-        raise InvalidInputError(f"path must not hold NUL: {path!r}")
     max_age_s = _seconds("segment_max_age", segment_max_age)
     expiry_s = _seconds("reader_expiry", reader_expiry)
     _check_options(mode, durability, interval_ms, segment_bytes)
@@ -548,10 +554,10 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
 def _seconds(what: str, age: float | timedelta | None) -> float | None:
     if age is None:
         return None
-    seconds = age.total_seconds() if isinstance(age, timedelta) else float(age)
-    if not seconds > 0:
-        raise InvalidInputError(f"{what} must be positive, not {age!r}")
-    return seconds
+    seconds = age.total_seconds() if isinstance(age, timedelta) else age
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise InvalidInputError(f"{what} must be positive seconds or a timedelta, not {age!r}")
+    return float(seconds)
 
 
 def _check_options(

@@ -210,7 +210,9 @@ def parse_manifest(data: bytes, slot: str) -> Manifest:
     if magic != MAGIC:
         raise ManifestCorrupted(f"{slot} does not start with QMFT", path=slot)
     if version > VERSION:
-        raise UnsupportedManifestVersion(version)
+        error = UnsupportedManifestVersion(version)
+        error.add_note(f"{slot} was written by a newer release: upgrade")
+        raise error
     actual = crc32(bytes(4), crc32(data[:_CHECKSUM]))
     actual = crc32(data[_CHECKSUM + 4 :], actual)
     if checksum != actual:

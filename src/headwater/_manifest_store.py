@@ -48,6 +48,20 @@ class ManifestWriter:
         found = self._read()
         return found if found is None else found[2]
 
+    def settle(self) -> Manifest | None:
+        """As `read_latest`, and no power cut brings an older manifest back any more.
+
+        Whoever goes on from a manifest settles it first: what is appended to a segment is worth
+        nothing if the manifest that names the segment can still be lost.
+        """
+        with self._locked():
+            found = self._read()
+            if found is None:
+                return None
+            slot, data, manifest = found
+            self._slots.settle(slot, data)
+            return manifest
+
     def create(self, manifest: Manifest) -> None:
         """Write the first manifest of a log."""
         with self._locked():

@@ -8,12 +8,13 @@ read and upgraded, never written.
 from __future__ import annotations
 
 import errno
-import json
 import logging
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._layout import Field, Layout
+from headwater._notes import pack_note, parse_note
 from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
 from headwater._types import Position
 from headwater.errors import CorruptionError, LockedError, StorageError
@@ -31,6 +32,9 @@ logger = logging.getLogger("headwater")
 MAGIC: Final = b"HWRP"
 META: Final = ".meta"
 LEASE: Final = ".lease"
+_LEASE_NOTE_BYTES: Final = 63
+_LEASE_TRIES: Final = 5
+_LEASE_PAUSE_S: Final = 0.002
 POSITION: Final = Layout(
     "reader position",
     Field("segment_id", "Q", "segment of the next record"),
@@ -181,6 +185,7 @@ def open_slots(home: Home, name: str) -> SlotFile:
     path = meta_path(home, name)
     file = home.fs.open(path, write=True)
     try:
+        home.fs.sync_dir(home.readers)  # who registered it may have died before its sync
         slots, size = SlotFile.open(file, MAGIC), file.size()
     except BaseException:
         file.close()
@@ -197,21 +202,38 @@ def take_lease(home: Home, name: str) -> File:
     path = f"{home.readers}/{name}{LEASE}"
     while True:
         file = home.fs.open(path, write=True, create=True)
-        if not file.lock(blocking=False):
-            holder = file.read(0, 256).decode("utf-8", "replace").strip() or "another process"
+        if not _lock_patiently(file):
+            pid = _holder(file.read(0, 256))
             file.close()
             raise LockedError(
-                f"reader {name!r} of {home.folder} is in use by {holder}: close it there first"
+                f"reader {name!r} of {home.folder} is in use in process {pid or '(unknown)'}: "
+                "close it there first",
+                pid=pid,
             )
         if file.same_as_path():
             break
         file.close()
     try:
-        file.write(0, json.dumps({"pid": own_pid()}).ljust(63).encode())
+        file.write(0, pack_note({"pid": own_pid()}, _LEASE_NOTE_BYTES))
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _lock_patiently(file: File) -> bool:
+    """Take a lease; whoever only looks whether it is taken (`is_live`) holds it for a moment."""
+    for _ in range(_LEASE_TRIES):
+        if file.lock(blocking=False):
+            return True
+        time.sleep(_LEASE_PAUSE_S)
+    return False
+
+
+def _holder(note: bytes) -> int | None:
+    """The process that a lease names; None when the note is missing or damaged."""
+    pid = parse_note(note).get("pid")
+    return pid if isinstance(pid, int) else None
 
 
 def is_live(home: Home, name: str) -> bool:

@@ -75,6 +75,8 @@ class Reader:
         self._records: Iterator[Record] = iter(())
         self._sequence = cursor.sequence
         self._committed = cursor.sequence
+        #: Cuts of the log's tail that the reader's file has been read after.
+        self._cuts = cursor.cuts
         self._waiter: Waiter | None = None
         self._closed = False
         after_fork(self)
@@ -183,11 +185,16 @@ class Reader:
         """Get the next chunk; False at the tail."""
         self._check()
         stop = self._view.durable_sequence if self._durable_only else None
-        chunk = self._cursor.next_chunk(stop)
-        self._sequence = self._cursor.sequence
-        if chunk is None:
-            return False
-        self._chunk, self._records, self._sequence = chunk, chunk.records(), chunk.start
+        while True:
+            chunk = self._cursor.next_chunk(stop)
+            self._sequence = self._cursor.sequence
+            if chunk is None:
+                return False
+            records = chunk.records()
+            if not self._cursor.was_cut:
+                break
+            self._cursor.take_back(chunk)  # its bytes may have gone while they were decoded
+        self._chunk, self._records, self._sequence = chunk, records, chunk.start
         return True
 
     def _ready(self) -> bool:
@@ -212,6 +219,7 @@ class Reader:
         What is committed stays as it is until the next commit.
         """
         self._check()
+        self._follow_cut()
         self._cursor.seek(resolve_start(self._view, start))
         self._records, self._chunk = iter(()), None
         self._sequence = self._cursor.sequence
@@ -222,13 +230,16 @@ class Reader:
         """Go on behind `record`, or behind everything delivered so far, after a restart.
 
         Atomic; survives a crash of the process. With `sync=True` the records up to there are made
-        durable first, then the position itself.
+        durable first, then the position itself. A record that a recovery has just cut off counts
+        as the place of the cut: what replaces it will be delivered.
         """
         self._check()
         written = False
         while not written:
-            self._follow_cut()
+            was_cut = self._follow_cut()
             target = self._sequence if record is None else record.sequence + 1
+            if was_cut:  # the record may be one that is gone
+                target = min(target, self._sequence)
             if not 0 <= target <= self._sequence:
                 raise PositionError(
                     f"record {target - 1} was not delivered by this reader, which is at "
@@ -261,17 +272,22 @@ class Reader:
     def _no_cut(self) -> bool:
         return not self._cursor.was_cut
 
-    def _follow_cut(self) -> None:
-        """A recovery rewrote this reader's file if it was ahead: take over what it says."""
-        if not self._cursor.was_cut:
-            return
-        self._cursor.follow_cuts()
-        if self._cursor.sequence < self._sequence:
-            self._sequence = self._cursor.sequence
+    def _follow_cut(self) -> bool:
+        """After a cut: a recovery rewrote this reader's file if it was ahead. True when it did."""
+        cursor, stop = self._cursor, self._cursor.sequence
+        cursor.follow_cuts()
+        if cursor.cuts == self._cuts:
+            return False
+        self._cuts = cursor.cuts
+        if cursor.sequence < stop:  # what is left of the chunk in hand may be gone as well
+            if self._sequence < cursor.sequence:
+                cursor.seek(self._sequence)
+            self._sequence = cursor.sequence
             self._records, self._chunk = iter(()), None
         self._slots.close()
         self._slots = open_slots(self._view.home, self.name)
         self._committed = min(self._committed, self._sequence)
+        return True
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater._columns import decode_columns
 from headwater._frame import BATCH, EXPLICIT, MARK, PRODUCER, TIMESTAMPS
 from headwater._index import Sampler
+from headwater._limits import MIB
 from headwater._marks import Producers
 from headwater._segment import FIRST_FRAME
-from headwater._walk import Groups, Walk, used_stop, vouching_frame
+from headwater._walk import Groups, Walk, any_bytes, vouching_frame
 from headwater.errors import CorruptionError
 
 if TYPE_CHECKING:
@@ -74,9 +75,14 @@ class _Tally:
 
 
 def recover(
-    segment: Segment, manifest: Manifest, watermark: int, times: tuple[int, int]
+    segment: Segment,
+    manifest: Manifest,
+    watermark: int,
+    times: tuple[int, int],
+    *,
+    blank: bool = False,
 ) -> Recovered:
-    """Find the end of the active `segment`.
+    """Find the end of the active `segment`; `blank` when it was made just now.
 
     `watermark` is the position of `index.meta` if it names this segment, else the first frame;
     `times` are the largest and the last assigned timestamp of what lies before the segment.
@@ -95,11 +101,10 @@ def recover(
     )
     sampler = Sampler(complete=start == FIRST_FRAME)
     tally = _advance(walk, _Tally(walk, active.message_count, times), sampler)
-    if walk.sealed is None:
-        _refuse_damage(segment, walk, tally, max(watermark, start), start)
     torn_stop = tally.position
     if walk.sealed is None:
-        torn_stop = max(torn_stop, used_stop(view, tally.position))
+        torn_stop = tally.position if blank else _used_stop(segment, tally.position)
+        _refuse_damage(segment, walk, tally, max(watermark, start), start, torn_stop)
     return Recovered(
         tally.position,
         tally.sequence,
@@ -154,7 +159,25 @@ def _record_marks(view: memoryview, frames: list[Frame], producers: Producers) -
                 producers.record(mark)
 
 
-def _refuse_damage(segment: Segment, walk: Walk, tally: _Tally, watermark: int, start: int) -> None:
+def _used_stop(segment: Segment, start: int) -> int:
+    """One past the last byte behind `start` that is not zero; `start` when there is none.
+
+    Read through the file, not the map: the pages come in large runs, and the appends that follow
+    find them so.
+    """
+    stop, used = segment.header.segment_bytes, start
+    while start < stop:
+        end = min((start | MIB - 1) + 1, stop)
+        data = segment.file.read(start, end - start)
+        if any_bytes(data):
+            used = start + len(data.rstrip(b"\0"))
+        start = end
+    return used
+
+
+def _refuse_damage(  # noqa: PLR0913 - where the damage is, and what is known to be durable
+    segment: Segment, walk: Walk, tally: _Tally, watermark: int, start: int, used: int
+) -> None:
     error = walk.error
     reason = error.reason if error else "nothing is there"
     facts = {
@@ -171,7 +194,7 @@ def _refuse_damage(segment: Segment, walk: Walk, tally: _Tally, watermark: int, 
         raise CorruptionError(f"{where}; durable up to {watermark}; {advice}", **facts)  # type: ignore[arg-type]
     if start > FIRST_FRAME and tally.position == start:
         raise CorruptionError(f"{where}; the closing MARK is gone; {advice}", **facts)  # type: ignore[arg-type]
-    witness = vouching_frame(walk.view, tally.position, walk.seed, tally.sequence)
+    witness = vouching_frame(walk.view, tally.position, walk.seed, tally.sequence, used=used)
     if witness is not None:
         raise CorruptionError(
             f"{where}; the frame at {witness.position} proves that it was durable; {advice}",

@@ -88,14 +88,20 @@ def begin_segment(
 
 
 def adopt(manifests: ManifestWriter, sealed: FileEntry, segment: Segment) -> None:
-    """Let the manifest know: `sealed` is complete, `segment` is the active one."""
+    """Let the manifest know: `sealed` is complete, `segment` is the active one, or close it."""
     name = segment_filename(segment.segment_id)
     active = ActiveFileState(segment.segment_id, FIRST_FRAME, 0, name)
 
     def add(manifest: Manifest) -> Manifest:
+        if manifest.active_file.file_sequence == segment.segment_id:
+            return manifest  # an interrupted attempt had come this far
         return Manifest(sealed.end_sequence + 1, active, manifest.files.with_entry(sealed))
 
-    manifests.change(add)
+    try:
+        manifests.change(add)
+    except BaseException:
+        segment.close()
+        raise
 
 
 def sealed_entry(segment: Segment, next_sequence: int, size: int) -> FileEntry:

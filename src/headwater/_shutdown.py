@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater._manifest import ActiveFileState
-from headwater._segment import segment_filename
+from headwater._segment import FIRST_FRAME, segment_filename
 
 if TYPE_CHECKING:
     from headwater._manifest import Manifest
@@ -41,7 +41,7 @@ def _mark_end(writer: Writer) -> ActiveFileState | None:
     with writer.lock:
         writer.stop()
         room = writer.position + writer.mark_space <= writer.full_at
-        worth = writer.unmarked and (writer.records or len(writer.producers))
+        worth = writer.unmarked and writer.position > FIRST_FRAME
         if writer.syncer.failure is not None or writer.seal_pending or not (room and worth):
             return None
         position = writer.store_mark()

@@ -201,6 +201,11 @@ class PointerSlots:
         replace_file(self._fs, self.pointer_path, b"\x01")
         self._durable = (1, crc32(data))
 
+    def settle(self, current: int, data: bytes) -> None:
+        """Make the pointer survive any power cut: who flipped it may have died before its sync."""
+        self._point(current)
+        self._durable = (current, crc32(data))
+
     def replace(self, current: int, old: bytes, data: bytes) -> None:
         """Overwrite the copy that `current` does not name, sync it, flip the pointer, sync it.
 

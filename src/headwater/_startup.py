@@ -5,7 +5,6 @@ Cost does not depend on the number or the size of the sealed segments.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from headwater._home import INBOX_FOLDER, INDEX_META, LOCK_FILE, READERS_FOLDER,
 from headwater._index import Sampler
 from headwater._manifest import ActiveFileState, Manifest, PackedEntries
 from headwater._manifest_store import MANIFEST, MANIFEST_LOCK, ManifestWriter
+from headwater._notes import pack_note, parse_note
 from headwater._positions import rewind_beyond
 from headwater._recovery import Recovered, recover
 from headwater._roll import (
@@ -39,7 +39,7 @@ from headwater._segment import (
 )
 from headwater._state import State
 from headwater._types import Recovery
-from headwater._wakeup import WAKE_FOLDER
+from headwater._wakeup import WAKE_FOLDER, ring_everybody
 from headwater._walk import any_bytes
 from headwater._watermark import Watermark, read_watermark
 from headwater._writer import Writer
@@ -119,28 +119,28 @@ def take_lock(home: Home) -> File:
     """Become the log's writer. Raises `LockedError` that names who is."""
     lock = home.fs.open(home.lock, write=True, create=True)
     if not lock.lock(blocking=False):
-        try:
-            holder = json.loads(lock.read(0, 4096) or b"{}")
-        except ValueError:
-            holder = None
+        holder = parse_note(lock.read(0, 4096))
         lock.close()
-        holder = holder if isinstance(holder, dict) else {}
         pid, started = holder.get("pid"), holder.get("started")
         raise LockedError(
             f"{home.folder} is open for writing in process {pid} since {started}: "
             'close it there, or open with mode="r"',
-            pid=pid,
-            started=started,
+            pid=pid if isinstance(pid, int) else None,
+            started=started if isinstance(started, str) else None,
         )
-    note_holder(home, lock, None)
+    try:
+        note_holder(home, lock, None)
+    except BaseException:
+        lock.close()
+        raise
     return lock
 
 
 def note_holder(home: Home, lock: File, epoch: int | None) -> None:
     """Write into the lock file whose it is: in place, so that it works on a full disk."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(home.clock_ns() // 10**9))
-    note = json.dumps({"pid": own_pid(), "started": started, "epoch": epoch})
-    lock.write(0, note.ljust(_LOCK_NOTE_BYTES).encode())
+    facts = {"pid": own_pid(), "started": started, "epoch": epoch}
+    lock.write(0, pack_note(facts, _LOCK_NOTE_BYTES))
 
 
 def open_writer(home: Home, *, durability: Durability, segment_bytes: int, create: bool) -> Opened:
@@ -165,25 +165,36 @@ def _recovered(
         home.fs.sync_dir(home.folder.rpartition("/")[0] or "/")
         active = ActiveFileState(0, FIRST_FRAME, 0, segment_filename(0))
         manifests.create(Manifest(0, active, PackedEntries.of()))
-    manifest = manifests.read_latest()
+    manifest = manifests.settle()
     if manifest is None:
         raise ManifestNotFound(manifests.pointer_path)
-    segment = _active_segment(home, manifest, segment_bytes)
+    segment, blank = _active_segment(home, manifest, segment_bytes)
     try:
         watermark = _checked_watermark(home, manifest)
-        found = recover(segment, manifest, watermark, _times_before(home, manifest))
+        times = _times_before(home, manifest)
+        found = recover(segment, manifest, watermark, times, blank=blank)
         torn = found.torn_stop - found.position
+        cut = _announce_cut(home, segment, found)
         _settle(segment, found, watermark)
-        if found.sealed is not None:
+        if found.sealed is None:
+            _clear_next(home, segment.segment_id + 1)
+        else:
             segment, found = _finish_roll(home, manifests, segment, found)
     except BaseException:
         segment.close()
         raise
-    return _assemble(home, manifests, lock, segment, found, durability, torn)
+    try:
+        return _assemble(home, manifests, lock, segment, found, durability, (torn, cut))
+    except BaseException:
+        segment.close()
+        raise
 
 
-def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> Segment:
-    """Open the segment that the manifest calls active; make it if the log was never begun."""
+def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> tuple[Segment, bool]:
+    """Open the segment that the manifest calls active; make it if the log was never begun.
+
+    Also says whether it was made just now, and so is known to hold nothing.
+    """
     active = manifest.active_file
     path = segment_path(home.folder, active.file_sequence)
     is_new = manifest.next_sequence == 0 and not manifest.files and active.file_sequence == 0
@@ -191,7 +202,7 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> Segme
         _refuse_headless(home, path)
         log_id = home.entropy(16)
         header = SegmentHeader(log_id, 0, 0, 0, home.clock_ns(), segment_bytes)
-        return create_segment(home.fs, home.folder, header, wipe=FIRST_FRAME)
+        return create_segment(home.fs, home.folder, header, wipe=FIRST_FRAME), True
     segment = open_segment(home.fs, home.folder, active.file_sequence, writable=True)
     if segment.header.base_sequence != manifest.active_base:
         segment.close()
@@ -205,7 +216,7 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> Segme
             expected=expected,
             actual=actual,
         )
-    return segment
+    return segment, False
 
 
 def _has_header(home: Home) -> bool:
@@ -258,6 +269,17 @@ def _times_before(home: Home, manifest: Manifest) -> tuple[int, int]:
         return 0, 0
     control = sealed_control(home, manifest.active_file.file_sequence - 1, manifest.files[-1])
     return control.max_timestamp_ns, control.assigned_timestamp_ns
+
+
+def _announce_cut(home: Home, segment: Segment, found: Recovered) -> int:
+    """Send readers back before the bytes they stand on go; returns how many records are cut."""
+    state = State.open(home.fs, home.state, segment.header.log_id)
+    if state is None:
+        return 0
+    try:
+        return max(0, (state.cut_to(found.sequence) or 0) - found.sequence)
+    finally:
+        state.close()
 
 
 def _settle(segment: Segment, found: Recovered, watermark: int) -> None:
@@ -319,6 +341,33 @@ def _check_next(home: Home, header: SegmentHeader) -> None:
         )
 
 
+def _clear_next(home: Home, segment_id: int) -> None:
+    """Empty a file that an earlier writer prepared: nobody knows that it is still all zeros.
+
+    The pad bytes of frames are never stored, so space that is given to them must be zero. Raises
+    `CorruptionError` for a file that has begun: no crash leaves one behind a segment not sealed.
+    """
+    path = segment_path(home.folder, segment_id)
+    if not home.fs.exists(path):
+        return
+    try:
+        begun = read_header(home.fs, home.folder, segment_id) is not None
+    except CorruptionError:
+        _refuse_headless(home, path)
+        begun = False
+    if begun:
+        message = (
+            f"{path}: has begun, but segment {segment_id - 1} is not sealed; nothing was changed; "
+            "see `headwater verify`, then `headwater repair`"
+        )
+        raise CorruptionError(message, path=path, segment_id=segment_id, position=0)
+    file = home.fs.open(path, write=True)
+    try:
+        file.truncate(0)
+    finally:
+        file.close()
+
+
 def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
     home: Home,
     manifests: ManifestWriter,
@@ -326,7 +375,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
     segment: Segment,
     found: Recovered,
     durability: Durability,
-    torn: int,
+    losses: tuple[int, int],
 ) -> Opened:
     is_new = not home.fs.exists(home.index_meta)
     watermark = Watermark.open(home.fs, home.index_meta)
@@ -340,9 +389,10 @@ def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
         if is_new:
             watermark.sync()
             home.fs.sync_dir(home.folder)
-        published = state.rewrite(found.sequence, found.sequence)
+        state.rewrite(found.sequence, found.sequence)
+        ring_everybody(home.fs, home.folder)
         note_holder(home, lock, state.epoch)
-        cut = max(0, (published or 0) - found.sequence)
+        torn, cut = losses
         if torn or cut:
             logger.warning(
                 "%s: cut a torn tail of %d bytes at %d of %s (%s); the log goes on at sequence %d",

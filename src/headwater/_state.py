@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"HWSTATE1"
 STATE_BYTES: Final = 4096
-#: Stands in the place of the boot id while the state is rewritten; no machine has it.
-_NO_BOOT: Final = b"\xff" * 16
 
 STATE: Final = Layout(
     "state",
     Field("magic", "8s", "HWSTATE1"),
     Field("log_id", "16s", "identity of the log"),
-    Field("boot_id", "16s", "identity of the machine's boot; all ones while being rewritten"),
+    Field("boot_id", "16s", "identity of the machine's boot; zeros while being written anew"),
     Field("epoch", "Q", "counts the writers that opened this log"),
     Field("next_sequence", "Q", "number of the next record: everything below is published"),
     Field("durable_sequence", "Q", "everything below is durable"),
@@ -126,8 +124,9 @@ class State:
     def rewrite(self, next_sequence: int, durable: int) -> int | None:
         """Take the file over for a new writer; returns how far records had been published before.
 
-        None when nobody could know. The identity is broken first and set last, so that a half
-        written state is not believed.
+        None when nobody could know: then everything is written anew and the identity set last, so
+        that a half written state is not believed. A state that is trusted stays so throughout:
+        each word of it is true at every moment.
         """
         published = self.cut_to(next_sequence)
         store = self._mapping.bytes
@@ -135,8 +134,6 @@ class State:
         if published is None:
             store[:STATE_BYTES] = bytes(STATE_BYTES)
             store[:start] = self._identity[:start]
-        else:
-            store[start : start + 16] = _NO_BOOT
         self.quads[EPOCH] = self.quads[EPOCH] + 1
         self.quads[NEXT] = next_sequence
         self.quads[DURABLE] = durable

@@ -69,10 +69,13 @@ class Upkeep:
 
     def step(self) -> None:
         """Do what is due. Failures are logged: whoever depends on the result meets them again."""
+        syncer = self._writer.syncer
         for chore in (self._sync, self._seal_old, self._prepare, self._index, self._empty_inbox):
+            told = syncer.reported
             try:
                 chore()
             except HeadwaterError:
+                syncer.reported = told  # a log line tells no caller: `close` still has to
                 if self._writer.closed:
                     return
                 logger.exception("%s: upkeep failed", self._home.folder)
@@ -165,5 +168,5 @@ class UpkeepThread(threading.Thread):
         """Let the current step finish and end the thread."""
         self._stopped = True
         self._wanted.set()
-        if threading.current_thread() is not self:
+        if self.ident is not None and threading.current_thread() is not self:
             self.join()

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headwater._columns import decode_columns
 from headwater._frame import (
     BATCH,
+    EXPLICIT,
     HEADER_BYTES,
     KINDS,
+    MARK,
     MORE,
     PRODUCER,
     SEALED,
@@ -26,9 +28,9 @@ from headwater._frame import (
     read_header,
 )
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MIB
-from headwater._marks import parse_control
+from headwater._marks import Producers, parse_control
 from headwater._segment import FIRST_FRAME
-from headwater._walk import Groups, Walk, any_bytes, used_stop
+from headwater._walk import Groups, Walk, any_bytes, used_stop, vouching_frame
 from headwater.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from headwater._columns import Mark
     from headwater._frame import Frame
     from headwater._marks import Control
-    from headwater._segment import Segment
+    from headwater._segment import SegmentHeader
 
 _HEAD: Final = Struct("<IB3x")
 #: Progress is told about every so many bytes.
@@ -76,8 +78,31 @@ class Hole(NamedTuple):
     actual: object = None
 
 
+class Known:
+    """What a log remembers from frame to frame: its producers, its largest timestamps."""
+
+    __slots__ = ("assigned_ns", "max_ns", "producers")
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.max_ns = self.assigned_ns = 0
+
+    def copy(self) -> Known:
+        """As it is now."""
+        other = Known()
+        for mark in self.producers:
+            other.producers.record(mark)
+        other.max_ns, other.assigned_ns = self.max_ns, self.assigned_ns
+        return other
+
+    def see(self, maximum: int, assigned: int) -> None:
+        """Take timestamps into account."""
+        self.max_ns = max(self.max_ns, maximum)
+        self.assigned_ns = max(self.assigned_ns, assigned)
+
+
 class Scan:
-    """The frames of one mapped segment."""
+    """The frames of one segment, which is mapped or in memory."""
 
     __slots__ = (
         "_reported",
@@ -87,7 +112,10 @@ class Scan:
         "frames",
         "header",
         "holes",
+        "known",
+        "known_at",
         "largest",
+        "newer",
         "oddities",
         "path",
         "places",
@@ -101,16 +129,25 @@ class Scan:
         "walk",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a segment in parts, and what its user wants to know
         self,
-        segment: Segment,
+        header: SegmentHeader,
+        view: memoryview,
+        path: str,
+        *,
         wanted: Collection[int] = (),
         step: Callable[[int], None] = lambda _: None,
+        known: Known | None = None,
     ) -> None:
-        self.segment_id = segment.segment_id
-        self.path = segment.path
-        self.header = segment.header
-        self.view = segment.mapping.view
+        self.segment_id = header.segment_id
+        self.path = path
+        self.header = header
+        self.view = view
+        #: Goes from segment to segment; what it said at the start of each run but the first.
+        self.known = known or Known()
+        self.known_at: list[Known] = []
+        #: Set when a frame is of a newer version.
+        self.newer: str | None = None
         self._wanted = frozenset(wanted)
         self._step = step
         self._reported = 0
@@ -120,8 +157,8 @@ class Scan:
         self.largest = 0
         #: Where the last complete group of the first run ends.
         self.position = FIRST_FRAME
-        self.sequence = segment.header.base_sequence
-        self.chain = segment.header.prev_chain
+        self.sequence = header.base_sequence
+        self.chain = header.prev_chain
         self.sealed: Control | None = None
         self.runs: list[Run] = []
         self.holes: list[Hole] = []
@@ -164,13 +201,15 @@ class Scan:
                     self._pass_group(pending)
                     pending.clear()
         except UnsupportedError as error:
-            self.oddities.append((walk.position, walk.sequence, str(error)))
-        self.runs = [
-            Run(FIRST_FRAME, self.position, self.header.base_sequence, self.sequence),
-        ]
+            self.newer = str(error)
+        self.runs = [Run(FIRST_FRAME, self.position, self.header.base_sequence, self.sequence)]
         self._step(self.position - self._reported)
         self._reported = self.position
         return self
+
+    def release(self) -> None:
+        """Let go of the map; what was found stays."""
+        self.view = self.walk.view = memoryview(b"")
 
     def _go_back(self) -> None:
         """Frames of a group that was not complete are looked at again."""
@@ -203,10 +242,13 @@ class Scan:
             self._pass_batch(frame)
             return
         try:
-            control, _ = parse_control(self.view[frame.body_start : frame.stop])
+            control, producers = parse_control(self.view[frame.body_start : frame.stop])
         except FrameError as error:
             self.oddities.append((frame.position, frame.sequence, error.reason))
             return
+        self.known.see(control.max_timestamp_ns, control.assigned_timestamp_ns)
+        if frame.kind == MARK:
+            self.known.producers = producers
         if control.records != self.records and not self.holes:
             what = f"{KINDS[frame.kind]} counts {control.records} records, found {self.records}"
             self.oddities.append((frame.position, frame.sequence, what))
@@ -217,6 +259,7 @@ class Scan:
     def _pass_batch(self, frame: Frame) -> None:
         self.records += frame.records
         self.largest = max(self.largest, frame.timestamp_ns)
+        self.known.see(frame.timestamp_ns, 0 if frame.flags & EXPLICIT else frame.timestamp_ns)
         if frame.records == 1 and not frame.flags & ~MORE:
             return
         try:
@@ -228,14 +271,20 @@ class Scan:
             start = frame.body_start
             times = self.view[start : start + 8 * frame.records].cast("q")
             self.largest = max(self.largest, *times)
+            self.known.see(self.largest, 0)
+        if mark is not None:
+            self.known.producers.record(mark)
         if mark is not None and mark.first_sequence + mark.records != frame.next_sequence:
             what = f"the mark of producer {mark.producer!r} names other records"
             self.oddities.append((frame.position, frame.sequence, what))
 
     # --- behind damage ----------------------------------------------------------------------------
 
-    def resume(self) -> Scan:
-        """Take the stop of `run` for damage and find what can be read behind it."""
+    def resume(self, least: int | None = None) -> Scan:
+        """Take the stop of `run` for damage and find what can be read behind it.
+
+        A sealed segment ends with SEALED. The active one may just end, but not in front of `least`.
+        """
         error = self.walk.error
         start, sequence, reason = self.position, self.sequence, self.reason
         facts = (error.expected, error.actual) if error else (None, None)
@@ -243,6 +292,8 @@ class Scan:
         while self.sealed is None:
             run, look = self._next_run(look, sequence)
             if run is None:
+                if self.holes and least is not None and self._may_end(start, sequence, least):
+                    return self
                 stop = max(used_stop(self.view, start), start)
                 self.holes.append(Hole(start, stop, sequence, None, reason, *facts))
                 return self
@@ -250,6 +301,10 @@ class Scan:
             self.runs.append(run)
             start, sequence, reason, facts = run.stop, run.next_sequence, "damage", (None, None)
         return self
+
+    def _may_end(self, position: int, sequence: int, least: int) -> bool:
+        seed = self.header.seed
+        return position >= least and not vouching_frame(self.view, position, seed, sequence)
 
     def _next_run(self, start: int, sequence: int) -> tuple[Run | None, int]:
         """The next run at or behind `start`, and where to look for the one behind it."""
@@ -274,6 +329,7 @@ class Scan:
         """Frames from `found` on, without the rest of a group whose beginning is lost."""
         run = Run(found.position, found.position, found.sequence, found.sequence)
         position, sequence = found.position, found.sequence
+        before = self.known.copy()
         first = True
         pending: list[Frame] = []
         while (frame := self._frame_at(position, sequence)) is not None:
@@ -291,6 +347,8 @@ class Scan:
             if frame.kind == SEALED:
                 self._seal(parse_control(self.view[frame.body_start : frame.stop])[0])
                 break
+        if run.next_sequence > run.sequence or self.sealed is not None:
+            self.known_at.append(before)
         return run, max(position, run.stop) + ALIGNMENT
 
     def _frame_at(self, position: int, sequence: int) -> Frame | None:
@@ -298,6 +356,9 @@ class Scan:
             return None
         try:
             frame = read_frame(self.view, position, len(self.view), self.header.seed)
+        except UnknownFrameError as error:
+            self.newer = f"{self.path}: {error.reason} at {position} is of a newer version"
+            return None
         except FrameError:
             return None
         return frame if frame.sequence == sequence else None
@@ -332,7 +393,5 @@ def headers_behind(view: memoryview, start: int, seed: int) -> Iterator[Frame]:
         for index in compress(range(len(heads)), likely):
             try:
                 yield read_header(view, piece + index * ALIGNMENT, stop, seed)
-            except UnknownFrameError:
-                raise
             except FrameError:
                 continue

@@ -7,12 +7,14 @@ segment instead, changing nothing. It hands out cursors and never writes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from headwater._frame import BATCH, SEALED, TIMESTAMPS, FrameError, read_frame, read_header
 from headwater._index import Sampler, SparseIndex, load_index
 from headwater._manifest_store import ManifestWriter
 from headwater._recovery import Recovered, recover
+from headwater._roll import sealed_control
 from headwater._segment import (
     FIRST_FRAME,
     index_path,
@@ -20,6 +22,7 @@ from headwater._segment import (
     parse_segment_id,
     segment_path,
 )
+from headwater._segment import read_header as read_segment_header
 from headwater._state import State
 from headwater._types import Position, SegmentInfo
 from headwater._watermark import read_watermark
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 
     from headwater._frame import Frame
     from headwater._home import Home
-    from headwater._manifest import Manifest
+    from headwater._manifest import FileEntry, Manifest
     from headwater._segment import Segment
 
 _TRIES: Final = 3
@@ -77,7 +80,7 @@ class LogView:
         if manifest is None:
             raise ManifestNotFound(home.path("manifest.current"))
         active = manifest.active_file.file_sequence
-        if not manifest.next_sequence and not home.fs.exists(segment_path(home.folder, active)):
+        if not manifest.next_sequence and not _has_begun(home, active):
             message = f"{home.folder}: the log is just being made: try again"
             raise NotALogError(message, path=home.folder)
         segment = open_segment(home.fs, home.folder, active)
@@ -181,20 +184,32 @@ class LogView:
         Raises `SequenceExpiredError` below the start, `PositionError` beyond the end.
         """
         for _ in range(_TRIES):
-            manifest = self.manifest
+            cuts, manifest = self._cuts, self.manifest
             if sequence < manifest.start_sequence:
                 raise SequenceExpiredError(sequence, manifest.start_sequence)
             number, base = segment_holding(manifest, sequence)
             end = self.next_sequence
             if sequence > end:
-                raise PositionError(f"sequence {sequence} is beyond the log's end, {end}")
-            found = self._locate_in(number, base, sequence)
+                raise PositionError(
+                    f"{self.home.folder}: sequence {sequence} is beyond the log's end, {end}"
+                )
+            try:
+                found = self._locate_in(number, base, sequence)
+            except CorruptionError:
+                if self._cuts == cuts:
+                    raise
+                continue  # a recovery was cutting on the way: look again
             if found is not None:
                 return found
         raise PositionError(f"sequence {sequence} is not in {self.home.folder}")
 
+    @property
+    def _cuts(self) -> int:
+        return 0 if self.state is None else self.state.cut_count
+
     def _locate_in(self, number: int, base: int, sequence: int) -> Position | None:
         segment = self.open_segment(number, sequence)
+        position, at = FIRST_FRAME, base
         try:
             view, seed = segment.mapping.view, segment.header.seed
             position, at = self._start_near(segment, base, sequence)
@@ -207,6 +222,8 @@ class LogView:
                 position, at = frame.next_position, max(at, frame.next_sequence)
             return Position(number, position) if at == sequence else None
         except FrameError as error:
+            if at == sequence:  # the place is right, whatever stands there or will stand there
+                return Position(number, position)
             message = f"{segment.path}: damage on the way to sequence {sequence}: {error.reason}"
             raise CorruptionError(
                 message, path=segment.path, segment_id=number, sequence=sequence
@@ -261,40 +278,45 @@ class LogView:
     def locate_time(self, timestamp_ns: int) -> int:
         """Sequence of the first record at or after a time; the next sequence if there is none.
 
-        Where timestamps given by callers decrease, the largest one so far counts.
+        Timestamps given by callers may decrease: the largest one so far finds the segment, and
+        the search goes on from there.
         """
-        manifest = self.manifest
-        low, high = 0, len(manifest.files)
-        while low < high:
-            middle = (low + high) // 2
-            number = segment_number(manifest.files[middle].path)
-            index = self.index(number) or self._built_index(number)
-            if index.max_timestamp_ns < timestamp_ns:
-                low = middle + 1
-            else:
-                high = middle
-        entries = manifest.files
-        number = (
-            segment_number(entries[low].path)
-            if low < len(entries)
-            else manifest.active_file.file_sequence
-        )
-        return self._first_at(number, timestamp_ns)
+        while True:
+            manifest = self.manifest
+            files, active = manifest.files, manifest.active_file.file_sequence
+            first = bisect_left(
+                range(len(files)), timestamp_ns, key=lambda n: self._largest_time(files[n])
+            )
+            for entry in files.tail(first):
+                found = self._first_at(segment_number(entry.path), timestamp_ns)
+                if found is not None:
+                    return found
+            end = self.next_sequence
+            found = self._first_at(active, timestamp_ns)
+            if found is not None:
+                return min(found, self.next_sequence)
+            if self.manifest.active_file.file_sequence == active:
+                return end
 
-    def _first_at(self, number: int, timestamp_ns: int) -> int:
+    def _first_at(self, number: int, timestamp_ns: int) -> int | None:
+        """The first record of a segment at or after a time."""
         segment = self.open_segment(number, 0)
         try:
             index = self.index(number)
             start = index.before_time(timestamp_ns) if index is not None else None
-            position, sequence = start or (FIRST_FRAME, segment.header.base_sequence)
-            for _, first, times in frame_times(segment, position):
+            for _, first, times in frame_times(segment, start[0] if start else FIRST_FRAME):
                 for shift, time in enumerate(times):
                     if time >= timestamp_ns:
                         return first + shift
-                sequence = first + len(times)
-            return sequence
+            return None
         finally:
             segment.close()
+
+    def _largest_time(self, entry: FileEntry) -> int:
+        """Largest timestamp of the log up to the end of a sealed segment."""
+        number = segment_number(entry.path)
+        index = self.index(number) or self._built_index(number, entry)
+        return index.max_timestamp_ns
 
     def index(self, number: int) -> SparseIndex | None:
         """The sparse index of a sealed segment; None where there is none."""
@@ -305,15 +327,23 @@ class LogView:
             self._indexes[number] = found
         return self._indexes[number]
 
-    def _built_index(self, number: int) -> SparseIndex:
+    def _built_index(self, number: int, entry: FileEntry) -> SparseIndex:
         """Build the index of a sealed segment in memory: its file is gone."""
         segment = self.open_segment(number, 0)
         try:
             index = build_index(segment)
         finally:
             segment.close()
+        index.max_timestamp_ns = sealed_control(self.home, number, entry).max_timestamp_ns
         self._indexes[number] = index
         return index
+
+
+def _has_begun(home: Home, segment_id: int) -> bool:
+    """False while a log's first segment has no header yet."""
+    if not home.fs.exists(segment_path(home.folder, segment_id)):
+        return False
+    return read_segment_header(home.fs, home.folder, segment_id) is not None
 
 
 def segment_number(path: str) -> int:

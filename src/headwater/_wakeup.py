@@ -47,6 +47,15 @@ def wake_sleepers(fs: FileSystem, folder: str, state: State, barrier: threading.
             logger.warning("%s: a sleeping reader could not be rung: %s", folder, error)
 
 
+def ring_everybody(fs: FileSystem, folder: str) -> None:
+    """Ring every bell, armed or not: a new writer has rewritten the state, and may have cut."""
+    for name in fs.list(f"{folder}/{WAKE_FOLDER}"):
+        try:
+            fs.ring(f"{folder}/{WAKE_FOLDER}/{name}")
+        except StorageError as error:
+            logger.warning("%s: a sleeping reader could not be rung: %s", folder, error)
+
+
 class Waiter:
     """One sleeper of a log: a reader that follows it."""
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = Struct("<IBBH")
 _PIECE_BYTES: Final = MIB
+_ZEROS: Final = bytes(_PIECE_BYTES)
 
 
 class Walk:
@@ -144,14 +145,17 @@ class Groups:
         return not self.open
 
 
-def vouching_frame(view: memoryview, start: int, seed: int, sequence: int) -> Frame | None:
+def vouching_frame(
+    view: memoryview, start: int, seed: int, sequence: int, *, used: int | None = None
+) -> Frame | None:
     """A frame behind `start` that proves that record `sequence` had been durable.
 
     `frame_bytes` of damaged frames cannot be trusted, so every place where a frame could start is
-    tried. A frame proves something by its header alone: its body may be damaged too.
+    tried. A frame proves something by its header alone: its body may be damaged too. `used` is
+    where, as the caller knows already, only zeros begin.
     """
     stop = len(view)
-    for piece in range(start, stop, _PIECE_BYTES):
+    for piece in range(start, stop if used is None else used, _PIECE_BYTES):
         data = bytes(view[piece : min(piece + _PIECE_BYTES, stop)])
         if not any_bytes(data):
             continue
@@ -174,7 +178,7 @@ def _header_at(view: memoryview, position: int, stop: int, seed: int) -> Frame |
 
 def any_bytes(data: bytes) -> bool:
     """True when a byte is not zero; at memory speed."""
-    return data.count(0) != len(data)
+    return data != (_ZEROS if len(data) == _PIECE_BYTES else bytes(len(data)))
 
 
 def used_stop(view: memoryview, start: int) -> int:
@@ -182,8 +186,8 @@ def used_stop(view: memoryview, start: int) -> int:
     stop = len(view)
     while stop > start:
         piece = max(start, stop - _PIECE_BYTES)
-        rest = bytes(view[piece:stop]).rstrip(b"\0")
-        if rest:
-            return piece + len(rest)
+        data = bytes(view[piece:stop])
+        if any_bytes(data):
+            return piece + len(data.rstrip(b"\0"))
         stop = piece
     return start

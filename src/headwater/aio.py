@@ -23,7 +23,7 @@ from headwater.errors import ClosedError, InvalidInputError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from headwater._reader import Reader, Start
     from headwater._types import Record
@@ -44,7 +44,7 @@ async def follow(  # noqa: PLR0913 - one keyword per question
     timeout: float | None = None,  # noqa: ASYNC109 - an idle time that ends the iteration
     commit_every: int | None = 1,
     durable_only: bool = False,
-) -> AsyncIterator[Record]:
+) -> AsyncGenerator[Record, None]:
     """The records of a log from where the named reader is, then every new one as it comes.
 
     Asking for the next record says that the ones before it are done: they are committed after each

@@ -38,7 +38,7 @@ def regions(path: str, data: bytes, *, current: bool = True) -> list[Region]:
     if name.endswith(".q"):
         found = list(_segment(data))
     elif name.endswith(".meta") and name != "index.meta":
-        found = [*_slot(data, 0), *_slot(data, SLOT_BYTES)]
+        found = [*_slot(0), *_slot(SLOT_BYTES)]
     elif name.endswith(".group"):
         size = STAGED_HEAD.size
         found = [*_fields(STAGED_HEAD, 0), *_fields(MARK_FIELDS, size)]
@@ -79,7 +79,7 @@ def _segment(data: bytes) -> Iterator[Region]:
         yield Region(frame.stop, frame.next_position, f"{kind} pad")
 
 
-def _slot(data: bytes, start: int) -> Iterator[Region]:
+def _slot(start: int) -> Iterator[Region]:
     yield from _fields(SLOT_HEADER, start)
     start += SLOT_HEADER.size
     yield from _fields(POSITION, start)

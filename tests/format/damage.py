@@ -10,8 +10,9 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headwater._verify import verify
 from headwater.errors import HeadwaterError
-from tests.format.samples import BEGIN_NS, COMMITTED, FOLDER, READER, Sample, open_log
+from tests.format.samples import BEGIN_NS, COMMITTED, FOLDER, READER, Sample, home_on, open_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +28,14 @@ VOLATILE: Final = ("lock", "state", ".lease", "manifest.lock")
 
 
 class Outcome(NamedTuple):
-    """What reading and what writing led to; None where there was no error."""
+    """What reading and what writing led to, None where there was no error; `verify` agrees."""
 
     reading: HeadwaterError | None
     writing: HeadwaterError | None
     #: The staged group was set aside with a reason.
     refused: bool
+    #: `verify` reported a problem.
+    verified: bool = False
 
     @property
     def harmless(self) -> bool:
@@ -42,7 +45,13 @@ class Outcome(NamedTuple):
 
 def judge(sample: Sample, damaged: FaultFS) -> Outcome:
     """Try a damaged log in both modes; fails on anything but an error or the right answers."""
-    return Outcome(_reading(sample, damaged), *_writing(sample, damaged.fork()))
+    outcome = Outcome(_reading(sample, damaged), *_writing(sample, damaged.fork()))
+    report = verify(home_on(damaged, LATER_NS))
+    if outcome.writing is not None or outcome.refused:
+        assert report.problems, "verify has found nothing"
+    for problem in report.problems:
+        assert FOLDER in problem.path
+    return outcome._replace(verified=not report.ok)
 
 
 def _reading(sample: Sample, fs: FaultFS) -> HeadwaterError | None:
@@ -74,10 +83,11 @@ def _writing(sample: Sample, fs: FaultFS) -> tuple[HeadwaterError | None, bool]:
         return checked(error), False
     try:
         with log:
-            assert log.cleanup() == []
             refused = _refused(fs)
             staged = [] if refused else sample.staged
             expected = [*values(sample.records), *staged]
+            assert list(log.values()) == expected
+            assert log.cleanup() == []
             assert log.append(MORE) == len(expected)
             with log.reader(READER) as reader:
                 first, *rest = reader.read_batch(100)
@@ -113,9 +123,9 @@ def values(records: list[Record]) -> list[bytes]:
 
 
 def checked(error: HeadwaterError) -> HeadwaterError:
-    """An error that says where: its text, or a note, names a file of the log."""
+    """An error that says where: its text, or a note, names a file of the log, or the log."""
     text = " ".join([str(error), *getattr(error, "__notes__", [])])
-    assert f"{FOLDER}/" in text, f"{type(error).__name__} names no file: {text}"
+    assert FOLDER in text, f"{type(error).__name__} names no file: {text}"
     return error
 
 
@@ -137,6 +147,7 @@ class Count:
         if outcome.harmless:
             self.harmless[field] += 1
         self.outcomes[self._name(outcome)] += 1
+        self.outcomes["found by verify"] += outcome.verified
 
     @staticmethod
     def _name(outcome: Outcome) -> str:
@@ -145,10 +156,14 @@ class Count:
         error = outcome.writing or outcome.reading
         if error is None:
             return "harmless"
-        when = "open" if outcome.writing else "reading only"
-        return f"{type(error).__name__} ({when})"
+        mode = {(True, True): "both modes", (True, False): "mode r"}.get(
+            (outcome.reading is not None, outcome.writing is not None), "mode a"
+        )
+        return f"{type(error).__name__} in {mode}"
 
     def lines(self) -> Iterator[str]:
         """The counts, for a person."""
-        yield f"{sum(self.outcomes.values())} damages: {dict(self.outcomes.most_common())}"
+        found = self.outcomes.pop("found by verify", 0)
+        counts = dict(self.outcomes.most_common())
+        yield f"{self.outcomes.total()} damages, {found} found by verify: {counts}"
         yield from (f"  harmless {field}: {number}" for field, number in self.harmless.items())

@@ -94,7 +94,11 @@ def write_story(log: Log) -> None:
 
 
 def small_log(*, close: bool) -> Sample:
-    """The small log, closed or left by a writer that was killed; all of it is durable."""
+    """The small log, all of it durable.
+
+    Closed; or left by a writer that was killed, on a machine that was started again, without its
+    index.
+    """
     fs = fresh_fs()
     log = open_log(fs)
     write_story(log)
@@ -110,6 +114,8 @@ def small_log(*, close: bool) -> Sample:
         found = fs
     else:
         found = fs.fork()
+        found.volume.boot_id = b"the second boot."
+        found.unlink(f"{FOLDER}/000000000.idx")
         log.close()
     staged = [b"from", b"elsewhere"]
     with open_log(found, "r") as other:

@@ -7,6 +7,7 @@ lose its power, or the file system of this machine.
 from __future__ import annotations
 
 import contextlib
+from itertools import islice
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,10 +92,13 @@ class LogMachine(RuleBasedStateMachine):
         self.records: list[Record] = []
         self.start = 0
         self.durable = 0
-        self.assigned_ns = 0
+        #: Bounds of the last time that the log assigned; after a power cut it is not known exactly.
+        self.assigned_ns = (0, 0)
+        #: Sequences whose time was given by the caller.
+        self.given: set[int] = set()
         self.places: dict[str, Place] = {}
-        #: Producer -> number, rows and answer of its last batch.
-        self.numbered: dict[str, tuple[int, list[Row], range]] = {}
+        #: Producer -> number, rows and answer of its batches.
+        self.sent: dict[str, list[tuple[int, list[Row], range]]] = {}
         self.durability = "sync"
         self.log: Log
         self.peer: Log | None = None
@@ -110,6 +114,11 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.world.open(durability=durability)
         assert self.log.next_sequence == 0
 
+    @property
+    def numbered(self) -> dict[str, tuple[int, list[Row], range]]:
+        """The last batch of every producer."""
+        return {name: batches[-1] for name, batches in self.sent.items() if batches}
+
     # --- appending --------------------------------------------------------------------------------
 
     def appended(self, written: range, given: Iterable[Row], before_ns: int) -> None:
@@ -121,11 +130,12 @@ class LogMachine(RuleBasedStateMachine):
         for record, row in zip(found, expected, strict=True):
             assert (record.value, record.key, record.headers) == (row.value, row.key, row.headers)
             if row.timestamp_ns is None:
-                low = max(before_ns, self.assigned_ns)
-                high = max(self.world.clock.now_ns, self.assigned_ns)
+                low = max(before_ns, self.assigned_ns[0])
+                high = max(self.world.clock.now_ns, self.assigned_ns[1])
                 assert low <= record.timestamp_ns <= high
-                self.assigned_ns = record.timestamp_ns
+                self.assigned_ns = (record.timestamp_ns, record.timestamp_ns)
             else:
+                self.given.add(record.sequence)
                 assert record.timestamp_ns == row.timestamp_ns
         self.records += found
         if self.durability == "sync":
@@ -214,7 +224,7 @@ class LogMachine(RuleBasedStateMachine):
             assert sum(len(row.value) for row in given) > SEGMENT_BYTES // 2  # noqa: PT017
             return
         self.appended(written, given, before)
-        self.numbered[producer] = (number, given, written)
+        self.sent.setdefault(producer, []).append((number, given, written))
 
     def send(self, producer: str, number: int, given: list[Row], expect: int | None) -> range:
         """Append a numbered batch."""
@@ -247,7 +257,7 @@ class LogMachine(RuleBasedStateMachine):
         producer = data.draw(st.sampled_from(sorted(self.numbered)))
         assert self.log.forget_producer(producer)
         assert not self.log.forget_producer(producer)
-        del self.numbered[producer]
+        del self.sent[producer]
         assert self.log.producers() == {name: n for name, (n, *_) in self.numbered.items()}
         self.reopen(self.durability, derived=frozenset())
 
@@ -280,7 +290,7 @@ class LogMachine(RuleBasedStateMachine):
         written = range(len(self.records), len(self.records) + len(given))
         self.appended(written, given, before)
         self.durable = len(self.records)
-        self.numbered[producer] = (number, given, written)
+        self.sent.setdefault(producer, []).append((number, given, written))
 
     @rule(kind=st.sampled_from(["large", "text", "key", "headers", "time", "column", "producer"]))
     def refused(self, kind: str) -> None:
@@ -446,7 +456,7 @@ class LogMachine(RuleBasedStateMachine):
         found: list[Record] = []
         try:
             if way == "iter":
-                found.extend(record for record, _ in zip(reader, range(count), strict=False))
+                found.extend(islice(reader, count))
             elif way == "batch":
                 found = reader.read_batch(count)
             else:
@@ -462,7 +472,6 @@ class LogMachine(RuleBasedStateMachine):
         place.at += len(found)
         place.delivered += found
         if way == "iter" and len(found) < count:
-            # `zip` asks for one record more than it hands out only when it is not at its end.
             assert found == rest
         if way == "batch":
             assert len(found) == min(count, len(rest))

@@ -69,14 +69,11 @@ class MemoryMachine(LogMachine):
         assert self.durable <= end <= len(self.records)
         del self.records[end:]
         self.durable = end
-        self.assigned_ns = max((r.timestamp_ns for r in self.log.read()), default=0)
-        self.assigned_ns = 0  # what was assigned last may be lost; the order is checked by reading
-        kept = {name: n for name, n in self.numbered.items() if n[2].stop <= end}
-        self.numbered = kept | {
-            name: (number, *self.numbered[name][1:])
-            for name, number in self.log.producers().items()
-            if name in kept
-        }
+        self.given = {number for number in self.given if number < end}
+        known = [r.timestamp_ns for r in self.log.read() if r.sequence not in self.given]
+        self.assigned_ns = (max(known, default=0), self.assigned_ns[1])
+        for name, batches in self.sent.items():
+            self.sent[name] = [batch for batch in batches if batch[2].stop <= end]
         for info in self.log.readers():
             place = self.places[info.name]
             assert info.sequence in {min(p, end) for p in place.possible}

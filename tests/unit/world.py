@@ -117,11 +117,12 @@ class World:
 
     def close(self) -> None:
         """Close what is still open and works; what crashed is forgotten."""
+        if isinstance(self.fs, FaultFS):
+            self.fs.heal()
         for log in self.logs:
-            if self.fs.crashed or log._home.fs is not self.fs:
+            if log._home.fs is not self.fs or getattr(self.fs, "crashed", False):
                 log._closed = True
             else:
-                self.fs.heal()
                 log.close()
 
 

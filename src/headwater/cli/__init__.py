@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
     terminal = Terminal(json_wanted=arguments.json)
     with terminal.warnings():
         try:
@@ -64,13 +66,24 @@ def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     except UsageError as error:
         terminal.note(str(error))
         code = USAGE
-    except HeadwaterError as error:
-        terminal.flush()
-        terminal.fail(error)
-        code = ERROR
+    except BrokenPipeError:
+        raise
+    except (HeadwaterError, OSError) as error:
+        code = INTERRUPTED if _was_interrupted(error) else ERROR
+        if code == ERROR:
+            terminal.fail(error)
     terminal.clear_progress()
     terminal.flush()
     return code
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """True when Ctrl-C came first, and the error only on the way out."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False
 
 
 def build_parser() -> Parser:
@@ -89,5 +102,3 @@ def build_parser() -> Parser:
     for group in (append, read, info, readers, care, bench, demo):
         group.add(commands)
     return parser
-
-

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import headwater
 from headwater.cli.options import OK, UsageError, add_log, command
-from headwater.cli.text import amount_of, count_of, counted, separator_of, size_of
+from headwater.cli.terminal import uninterrupted
+from headwater.cli.text import count_of, counted, separator_of, sequence_of, size_of
 
 if TYPE_CHECKING:
     import argparse
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
     from headwater.cli.options import Commands
     from headwater.cli.terminal import Terminal
 
+#: Records that share a sync.
+_BATCH: Final = 1000
 _READ_BYTES: Final = 1024 * 1024
 _EXAMPLES: Final = """\
   printf 'one\\ntwo\\n' | headwater append data/orders
   tail -F app.log | headwater append data/app --durability interval
   headwater append data/orders --file orders.tsv --key-sep '\\t'
-  headwater append data/orders --file day.txt --producer import   (safe to repeat)"""
+  headwater append data/orders --file 31.txt --producer import --number 31"""
 _MORE: Final = """\
-Each line, without its line end, is the value of one record. Lines are appended as they arrive:
-with N lines at hand (--batch) or fewer, whatever has come so far. With --producer, batches have
-exactly N lines and are numbered, so that the same input given again appends nothing twice."""
+Each line, without its line end, is the value of one record. Lines are appended as they arrive, at
+most N (--batch) together. With --producer and --number the whole input is one numbered batch: all
+of it or nothing is there after a crash, and the same command again appends nothing twice; it has to
+fit into a segment."""
 
 
 def add(commands: Commands) -> None:
@@ -40,7 +44,7 @@ def add(commands: Commands) -> None:
     add_log(parser, what="the log's folder; made when it is missing")
     parser.add_argument("--file", metavar="FILE", help="read this file instead of stdin")
     parser.add_argument(
-        "--batch", type=count_of, default=1000, metavar="N", help="at most N per sync (1000)"
+        "--batch", type=count_of, metavar="N", help=f"at most N records per sync ({_BATCH})"
     )
     parser.add_argument(
         "--key-sep",
@@ -55,9 +59,12 @@ def add(commands: Commands) -> None:
         help="what an acknowledged record has survived: a power cut (sync, the default), the "
         "same a moment later (interval), the end of the process (os)",
     )
-    parser.add_argument("--producer", metavar="NAME", help="number the batches under this name")
+    parser.add_argument("--producer", metavar="NAME", help="with --number: who sends this batch")
     parser.add_argument(
-        "--number", type=amount_of, metavar="K", help="with --producer: number of the first (0)"
+        "--number",
+        type=sequence_of,
+        metavar="K",
+        help="with --producer: number of the batch, larger than those before",
     )
     parser.add_argument(
         "--segment-bytes", type=size_of, metavar="SIZE", help="when the log is made (128MiB)"
@@ -102,16 +109,27 @@ class _Tally:
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Append every line."""
-    if arguments.number is not None and arguments.producer is None:
-        raise UsageError("--number belongs to --producer: give both, or only --producer")
+    numbered = arguments.producer is not None
+    if numbered != (arguments.number is not None):
+        raise UsageError("--producer and --number belong together: give both or neither")
+    if numbered and arguments.batch is not None:
+        raise UsageError("a numbered batch is the whole input: leave --batch away")
+    limit = sys.maxsize if numbered else arguments.batch or _BATCH
     tally = _Tally()
-    with _input(arguments.file) as stream, _open(arguments) as log:
+    with ExitStack() as stack:
+        stream = stack.enter_context(_input(arguments.file))
+        with uninterrupted():
+            log = stack.enter_context(_open(arguments))
         try:
-            for lines in _batches(stream, arguments.batch, whole=arguments.producer is not None):
-                _append(log, lines, arguments, tally)
+            for lines in _batches(stream, limit, whole=numbered):
+                with uninterrupted():
+                    _append(log, lines, arguments, tally)
                 terminal.progress(f"appended {counted(tally.records, 'record')}")
-        finally:
-            tally.show(arguments, terminal)
+        except BaseException:
+            if tally.records:
+                tally.show(arguments, terminal)
+            raise
+    tally.show(arguments, terminal)
     return OK
 
 
@@ -130,16 +148,16 @@ def _input(path: str | None) -> Iterator[BinaryIO]:
     if path is None or path == "-":
         yield sys.stdin.buffer
         return
-    try:
-        stream = Path(path).open("rb")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    with stream:
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(Path(path).open("rb"))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
         yield stream
 
 
 def _batches(stream: BinaryIO, limit: int, *, whole: bool) -> Iterator[list[bytes]]:
-    """Lines as they come, at most `limit` at a time; exactly so many if `whole`, but for the end."""
+    """Lines as they come, at most `limit` at a time; all at once, at the end, if `whole`."""
     rest, lines = b"", list[bytes]()
     while data := _more(stream):
         parts = data.split(b"\n")
@@ -149,13 +167,15 @@ def _batches(stream: BinaryIO, limit: int, *, whole: bool) -> Iterator[list[byte
             rest = parts[-1]
         else:
             rest += data
-        keep = len(lines) % limit if whole else 0
-        stop = len(lines) - keep
-        for start in range(0, stop, limit):
-            yield lines[start : min(start + limit, stop)]
-        lines = lines[stop:]
+        if not whole:
+            yield from _cut(lines, limit)
+            lines = []
     if rest:
         lines.append(rest)
+    yield from _cut(lines, limit)
+
+
+def _cut(lines: list[bytes], limit: int) -> Iterator[list[bytes]]:
     for start in range(0, len(lines), limit):
         yield lines[start : start + limit]
 
@@ -177,9 +197,9 @@ def _append(log: Log, lines: list[bytes], arguments: argparse.Namespace, tally: 
     if arguments.producer is None:
         sequences, new = log.append_many(values, keys=keys), True
     else:
-        number = arguments.number or 0
-        arguments.number = number + 1
         end = log.next_sequence
-        sequences = log.append_many(values, keys=keys, producer=arguments.producer, batch=number)
+        sequences = log.append_many(
+            values, keys=keys, producer=arguments.producer, batch=arguments.number
+        )
         new = sequences.start >= end
     tally.add(sequences, new=new, value_bytes=sum(map(len, values)))

@@ -61,9 +61,7 @@ class Tail:
 
     def _ready(self) -> bool:
         cursor = self._cursor
-        return cursor is not None and (
-            self._view.next_sequence > cursor.sequence or cursor.was_cut
-        )
+        return cursor is not None and (self._view.next_sequence > cursor.sequence or cursor.was_cut)
 
     def close(self) -> None:
         """Let go of everything."""

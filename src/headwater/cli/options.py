@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from headwater.cli.terminal import Terminal
 
-    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - no other name
     Run: TypeAlias = Callable[[argparse.Namespace, Terminal], int]
 
 OK = 0
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"headwater: {message}; see `{self.prog} --help`\n")
 
 
-def command(
+def command(  # noqa: PLR0913 - what a parser is made of
     commands: Commands, name: str, run: Run, summary: str, *, more: str = "", examples: str = ""
 ) -> Parser:
     """Add a command; `examples` are shown as they stand."""
@@ -60,4 +60,4 @@ def folder_of(text: str) -> str:
     """An absolute path."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("a path has at least one character, and none is NUL")
-    return os.path.abspath(text)
+    return str(Path(text).absolute())

@@ -13,6 +13,7 @@ from headwater.cli.options import OK, UsageError, add_log, command
 from headwater.cli.text import (
     amount_of,
     count_of,
+    counted,
     record_json,
     seconds_of,
     separator_of,
@@ -20,12 +21,14 @@ from headwater.cli.text import (
     time_text,
     visible,
 )
+from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from headwater import Log, Record
+    from headwater._reader import Start
     from headwater.cli.options import Commands, Parser
     from headwater.cli.terminal import Terminal
 
@@ -56,9 +59,7 @@ written; a record whose writing was cut short comes again."""
 
 def add(commands: Commands) -> None:
     """Add the commands."""
-    cat = command(
-        commands, "cat", run_cat, "print records", more=_FORMS, examples=_CAT_EXAMPLES
-    )
+    cat = command(commands, "cat", run_cat, "print records", more=_FORMS, examples=_CAT_EXAMPLES)
     add_log(cat)
     cat.add_argument(
         "--start",
@@ -82,7 +83,11 @@ def add(commands: Commands) -> None:
     tail.add_argument("-f", "--follow", action="store_true", help="wait for more")
     where = tail.add_mutually_exclusive_group()
     where.add_argument(
-        "-n", "--last", type=amount_of, metavar="N", help=f"begin N before the end ({_TAIL_RECORDS})"
+        "-n",
+        "--last",
+        type=amount_of,
+        metavar="N",
+        help=f"begin N before the end ({_TAIL_RECORDS})",
     )
     where.add_argument(
         "--start", type=start_of, metavar="WHERE", help="begin here; a new reader: register here"
@@ -124,7 +129,7 @@ class Printer:
         self._options = arguments
         self._line = self._choose()
 
-    def _choose(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _choose(self) -> Callable[[Record], bytes]:
         options = self._options
         if options.json:
             return _json_line
@@ -180,18 +185,32 @@ def run_cat(arguments: argparse.Namespace, terminal: Terminal) -> int:
     printer = Printer(arguments)
     with headwater.open(arguments.log, mode="r") as log:
         records = log.read(arguments.start, _stop(log, arguments.stop))
+        written = 0
         for part in _parts(islice(records, arguments.limit)):
             printer.write(part, terminal)
+            written += len(part)
+            if not terminal.is_person:
+                terminal.progress(f"printed {counted(written, 'record')}")
     return OK
 
 
-def _stop(log: Log, stop: headwater.Start | None) -> int | None:
+def _stop(log: Log, stop: Start | None) -> int | None:
     return stop if stop is None or isinstance(stop, int) else log.sequence_at(stop)
 
 
 def _parts(records: Iterator[Record]) -> Iterator[list[Record]]:
-    while part := list(islice(records, _CHUNK)):
+    """Records in lists; those in front of an error are handed out before it is raised."""
+    part: list[Record] = []
+    try:
+        for record in records:
+            part.append(record)
+            if len(part) == _CHUNK:
+                yield part
+                part = []
+    except HeadwaterError:
         yield part
+        raise
+    yield part
 
 
 # --- tail ---------------------------------------------------------------------------------------
@@ -233,7 +252,7 @@ def _tail(arguments: argparse.Namespace, terminal: Terminal, printer: Printer) -
 def _tail_reader(arguments: argparse.Namespace, terminal: Terminal, printer: Printer) -> int:
     left = arguments.limit
     patience = _Patience(arguments, terminal)
-    start = "earliest" if arguments.start is None else arguments.start
+    start: Start = "earliest" if arguments.start is None else arguments.start
     with (
         headwater.open(arguments.log, mode="r") as log,
         log.reader(arguments.reader, start) as reader,
@@ -264,7 +283,7 @@ class _Patience:
         """Something came."""
         self._since = time.monotonic()
 
-    def lasts(self, wait) -> bool:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def lasts(self, wait: Callable[[float], bool]) -> bool:
         """Wait for records with `wait`; False when it is time to end."""
         while self._follow and not self._terminal.gone():
             left = self._since + self._idle_s - time.monotonic()

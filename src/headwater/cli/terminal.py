@@ -10,18 +10,18 @@ import json
 import logging
 import os
 import select
+import signal
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from headwater.errors import CorruptionError
+from headwater.cli.options import UsageError
+from headwater.errors import CorruptionError, HeadwaterError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from headwater.errors import HeadwaterError
 
 #: Work that takes less than this needs no progress.
 PATIENCE_S: Final = 1.0
@@ -35,6 +35,8 @@ class Terminal:
     def __init__(self, *, json_wanted: bool = False) -> None:
         self.json = json_wanted
         self._out = sys.stdout.buffer
+        #: True when stdout is a terminal, which progress has to share with the results.
+        self.is_person = sys.stdout.isatty()
         self._progress_wanted = sys.stderr.isatty()
         self._started = time.monotonic()
         self._drawn = 0.0
@@ -44,7 +46,8 @@ class Terminal:
 
     def write(self, data: bytes) -> None:
         """Bytes to stdout, exactly."""
-        self.clear_progress()
+        if self.is_person:
+            self.clear_progress()
         self._out.write(data)
 
     def line(self, text: str = "") -> None:
@@ -129,8 +132,12 @@ class Terminal:
         self.clear_progress()
         print(f"headwater: {one_line(text)}", file=sys.stderr, flush=True)
 
-    def fail(self, error: HeadwaterError) -> None:
+    def fail(self, error: HeadwaterError | OSError) -> None:
         """Say what went wrong: a line, or a JSON object with the error's code."""
+        if not isinstance(error, HeadwaterError):  # stdin or stdout, not the log
+            self.abandon()
+            what = f"reading stdin or writing stdout failed: {error.strerror}"
+            error = StorageError(error.errno, what)
         if not self.json:
             self.note(str(error))
             return
@@ -140,8 +147,10 @@ class Terminal:
             found |= {name: getattr(error, name) for name in _PLACE}
         print(json.dumps({"error": found}), file=sys.stderr, flush=True)
 
-    def ask(self, question: str) -> bool:
-        """Ask a yes-or-no question; anything but yes is no."""
+    def confirm(self, question: str) -> bool:
+        """Ask a person yes or no; anything but yes is no. Raises `UsageError` without a person."""
+        if not sys.stdin.isatty():
+            raise UsageError("stdin is no terminal, so nobody can be asked: give --yes")
         self.clear_progress()
         self.flush()
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -170,9 +179,35 @@ class _Notes(logging.Handler):
         self._terminal = terminal
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Show one message on one line."""
         error = record.exc_info[1] if record.exc_info else None
         text = record.getMessage() if error is None else f"{record.getMessage()}: {error}"
         self._terminal.note(f"{record.levelname.lower()}: {text}")
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C inside the block counts at its end, so that what is done is also counted.
+
+    A second one counts at once.
+    """
+    seen: list[int] = []
+
+    def remember(number: int, _: object) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears of Ctrl-C
+        return
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen:
+        raise KeyboardInterrupt
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""How values look in a terminal and in JSON, and how arguments are read. Pure: text in, text out."""
+"""How values look in a terminal and in JSON, and how arguments are read. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DAY_S: Final = 86400
 
 
 def start_of(text: str) -> Start:
-    """A place in a log: `earliest`, `latest`, a sequence, or a time in ISO 8601 (UTC by default)."""
+    """A place in a log: `earliest`, `latest`, a sequence, a time in ISO 8601 (by default UTC)."""
     if text in ("earliest", "latest"):
         return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit():

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from headwater.errors import InvalidInputError
 from headwater.fs._fork import Forkable, after_fork
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "after_fork",
     "make_dir_durably",
     "own_pid",
+    "random_bytes",
     "real",
     "replace_file",
 ]
@@ -227,7 +229,18 @@ def make_dir_durably(fs: FileSystem, path: str) -> None:
 
 def absolute(path: str | PathLike[str]) -> str:
     """The path as it is from the root, without looking at the disk."""
-    return os.path.abspath(os.fspath(path))
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = ""
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidInputError(f"path must be text that names a folder, not {path!r}")
+    return os.path.abspath(text)
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes that nobody can guess."""
+    return os.urandom(count)
 
 
 def own_pid() -> int:

@@ -6,7 +6,7 @@ Moments are numbers of file operations. A promise made after `n` operations bind
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Entry:
     ends: bool = True
     #: The time is known; an append that failed has left none.
     timed: bool = True
+    #: The caller gave the time.
+    is_given: bool = False
 
 
 class Commit(NamedTuple):
@@ -128,6 +130,10 @@ class Ledger:
 
     # Looking it up
 
+    def has_begun(self, moment: int) -> bool:
+        """True when the log had been opened by then, so that it must be there."""
+        return any(claim.moment <= moment for claim in self.claims)
+
     def durable(self, moment: int) -> int:
         """Everything below was durable at that moment."""
         return max((claim.sequence for claim in self.claims if claim.moment <= moment), default=0)
@@ -170,9 +176,11 @@ class Ledger:
         After a power cut everything that was found is on the disk, so all of it must stay.
         """
         durable = stop if ending == "power" else self.durable(moment)
-        after = Ledger(claims=[Claim(0, durable)])
+        after = Ledger()
+        if self.has_begun(moment):
+            after.claims.append(Claim(0, durable))
         for entry in self.entries[:stop]:
-            after.entries.append(Entry(entry.record, 0, 0, entry.ends, entry.timed))
+            after.entries.append(replace(entry, begun=0, acked=0))
         for name, commits in self.commits.items():
             after.commits[name] = _carried(commits, moment, ending, stop)
         for numbered in self.numbered:

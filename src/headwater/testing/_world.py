@@ -59,8 +59,9 @@ class World:
         self.is_looking = False
         #: Called before every step; a test may change the disk here.
         self.before_step: Callable[[], None] | None = None
-        #: Called when a log cannot be opened, before the second and last try.
-        self.relieve: Callable[[], None] | None = None
+        #: Called when a log or a reader cannot be opened, before the second and last try; it is
+        #: told whether the log or the reader is new.
+        self.relieve: Callable[[bool], None] | None = None
         self._poisoned: set[int] = set()
         self._ticks = count(_START_NS, _STEP_NS)
         self._random = random.Random(1)
@@ -95,6 +96,8 @@ class World:
             if not self.is_tolerant:
                 raise
             self.errors.append((self.moment, error))
+            if log is not None and not log.closed:
+                self._absorb(log)
             if isinstance(error, PoisonedError) and log is not None:
                 self._poisoned.add(id(log))
 
@@ -114,11 +117,13 @@ class World:
             log = open_home(self.home, durability=durability, segment_bytes=self.segment_bytes)
         if log is None:
             if self.relieve is not None:
-                self.relieve()
+                self.relieve(not self.ledger.has_begun(self.moment))
             begun = self.moment
             log = open_home(self.home, durability=durability, segment_bytes=self.segment_bytes)
         self._poisoned.discard(id(log))
         with self._looking():
+            if self.is_tolerant:
+                log.upkeep()  # what failed in the upkeep of the opening is tried again
             self._adopt(log, begun)
         return log
 
@@ -143,6 +148,7 @@ class World:
         """Append one record and write down the ack."""
         with self._step(log):
             begun = self._begin(log, [(value, key, headers)], whole=True)
+            self.ledger.entries[-1].is_given = timestamp_ns is not None
             first = log.append(value, key=key, headers=headers or None, timestamp_ns=timestamp_ns)
             self._acked(log, range(first, first + 1), begun)
 
@@ -171,6 +177,13 @@ class World:
                 Numbered(producer, batch, tuple(values), begun, written)
             )
             self._acked(log, written, begun, whole=True)
+
+    def _absorb(self, log: Log) -> None:
+        """A step that failed may have drained a group before: take over what is there."""
+        with self._looking():
+            known = len(self.ledger.entries)
+            if log.next_sequence > known:
+                self._enter_staged(log, list(log.read(known)), self.moment)
 
     def _begin(
         self, log: Log, rows: Sequence[tuple[bytes, bytes | None, Headers]], *, whole: bool
@@ -248,14 +261,15 @@ class World:
         """Open a named reader; from now on it exists, where it was."""
         begun = self.moment
         known = self.ledger.commits.setdefault(name, [])
-        if not known:
-            known.append(Commit(begun, NEVER, log.start_sequence, synced=True))
+        is_new = not known
         reader: Reader | None = None
-        with self._step():
+        with self._step(log):
+            if is_new:
+                known.append(Commit(begun, NEVER, log.start_sequence, synced=True))
             reader = log.reader(name)
         if reader is None:
             if self.relieve is not None:
-                self.relieve()
+                self.relieve(is_new)
             reader = log.reader(name)
         known.append(Commit(begun, self.moment, reader.committed_sequence, synced=True))
         return reader
@@ -284,10 +298,11 @@ class World:
         """Close a reader, which makes its last commit durable."""
         with self._step():
             known, begun = self.ledger.commits[reader.name], self.moment
-            sequence = reader.committed_sequence
-            known.append(Commit(begun, NEVER, sequence, synced=True))
+            last = known[-1]
+            known.append(Commit(begun, NEVER, last.sequence, synced=True))
             reader.close()
-            known[-1] = Commit(begun, self.moment, sequence, synced=True)
+            if last.done != NEVER:  # a commit that failed stays uncertain
+                known[-1] = Commit(begun, self.moment, last.sequence, synced=True)
 
     def cleanup(self, log: Log) -> None:
         """Delete what every reader has left behind."""
@@ -295,7 +310,8 @@ class World:
             begun = self.moment
             infos = {info.segment_id: info for info in log.segments()}
             plan = [infos[item.segment_id].stop for item in log.plan_cleanup() if item.delete]
-            self.ledger.trims += [Trim(begun, NEVER, stop) for stop in plan]
+            if plan:
+                self.ledger.trims.append(Trim(begun, NEVER, max(plan)))
             log.cleanup()
             self.ledger.trims.append(Trim(begun, self.moment, log.start_sequence))
 
@@ -322,27 +338,34 @@ class World:
         """Write down the groups that were drained into the log."""
         if not found:
             return
-        sizes = match_staged(self.ledger, [record.value for record in found], NEVER)
-        self.ledger.begin(found[0].sequence, found, begun, whole=True)
+        taken = match_staged(self.ledger, [record.value for record in found], NEVER)
+        first = found[0].sequence
+        self.ledger.begin(first, found, begun, whole=True)
         stops = set()
-        for staged, size in sizes:
-            staged.first = found[0].sequence + sum(stops_of for _, stops_of in sizes[: len(stops)])
-            stops.add(staged.first + size)
-            sequences = range(staged.first, staged.first + size)
+        for staged in taken:
+            staged.first, first = first, first + len(staged.values)
+            stops.add(first)
+            answer = range(staged.first, first)
             self.ledger.numbered.append(
-                Numbered(staged.producer, staged.batch, staged.values, begun, sequences)
+                Numbered(staged.producer, staged.batch, staged.values, begun, answer)
             )
         self.ledger.acknowledge(found, stops, self.moment)
         self.ledger.claim(self.moment, log.durable_sequence)
 
 
-def compare(
-    ledger: Ledger, moment: int, found: list[Record], start: int, required: int
+def compare(  # noqa: PLR0913 - what was found and what it is held against
+    ledger: Ledger,
+    moment: int,
+    found: list[Record],
+    start: int,
+    required: int,
+    *,
+    is_drained: bool = True,
 ) -> int:
     """See that what was found is what it must be; returns how much of the ledger it goes on from.
 
     The found records are a prefix of the appended ones, not cut inside a group, not shorter than
-    required, and after it only groups out of the inbox.
+    required, and after it only groups out of the inbox, all of them once it `is_drained`.
     """
     if [record.sequence for record in found] != list(range(start, start + len(found))):
         raise Violation(f"the sequences have a hole or a repetition: {found}")
@@ -362,7 +385,10 @@ def compare(
         raise Violation(
             f"{required} records were promised, {stop} are there: expected {wanted}, found {got}"
         )
-    match_staged(ledger, rest, moment, stop=stop)
+    if rest and not is_drained:
+        raise Violation(f"nobody promised {rest[:3]} ({len(rest)} records too many, at {stop})")
+    if is_drained:
+        match_staged(ledger, rest, moment, stop=stop)
     return stop
 
 
@@ -374,7 +400,7 @@ def _same(expected: Record, found: Record, ledger: Ledger, sequence: int) -> boo
 
 def match_staged(
     ledger: Ledger, values: list[bytes], moment: int, *, stop: int | None = None
-) -> list[tuple[Staged, int]]:
+) -> list[Staged]:
     """The staged groups that `values` consist of, in order; nothing else may be among them.
 
     With `stop`, every group that was staged by then and is not in front of `stop` must be there.
@@ -387,7 +413,7 @@ def match_staged(
         size = len(staged.values)
         if tuple(rest[:size]) == staged.values:
             del rest[:size]
-            taken.append((staged, size))
+            taken.append(staged)
         elif stop is not None and staged.done <= moment:
             raise Violation(f"the staged group {staged} is not in the log, {rest[:size]} is")
     if rest:

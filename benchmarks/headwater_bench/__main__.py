@@ -1,0 +1,79 @@
+"""`python -m headwater_bench`: run the rounds, print the table, keep the numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+import lmdb
+import pyarrow as pa
+
+import headwater
+from headwater._crc import ACCELERATED
+from headwater_bench._data import VALUE_BYTES, Sizes
+from headwater_bench._place import kind_of_disk, refuse_memory
+from headwater_bench._rounds import run_rounds
+from headwater_bench._table import as_json, as_text, contenders, results, rows
+
+ROUNDS = 5
+DEFAULT_RESULTS = Path(__file__).parents[1] / "results" / "core.json"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; returns 0 when every goal was met, 1 when one was not."""
+    options = _options(arguments)
+    base = Path(options.folder).resolve()
+    # A size to try things out says nothing, wherever it runs.
+    disk = kind_of_disk(base) if options.tiny else refuse_memory(base)
+    sizes = Sizes.tiny() if options.tiny else Sizes()
+    table = rows(sizes)
+    wanted = {name for row in table if options.only in row.name for name in (row.ours, row.peer)}
+    running = [contender for contender in contenders(sizes) if contender.name in wanted]
+    folder = Path(tempfile.mkdtemp(prefix="headwater-bench-", dir=base))
+    try:
+        timings = run_rounds(running, folder, options.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    found = results([row for row in table if row.ours in timings and row.peer in timings], timings)
+    about = {
+        "headwater": headwater.__version__,
+        "python": platform.python_version(),
+        "lmdb": ".".join(map(str, lmdb.version())),
+        "sqlite": sqlite3.sqlite_version,
+        "pyarrow": pa.__version__,
+        "crc": "isal" if ACCELERATED else "zlib",
+        "machine": platform.machine(),
+        "disk": disk,
+        "rounds": options.rounds,
+        "value_bytes": VALUE_BYTES,
+    }
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(f"time for one record or open; best of {options.rounds} rounds, and the median")
+    print(as_text(found))
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    kept = {"about": about, "rows": as_json(found)}
+    options.results.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    return 0 if all(result.met is not False for result in found) else 1
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="headwater_bench", description=main.__doc__)
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where to work, on a disk")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often everybody runs")
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
+    parser.add_argument("--results", type=Path, default=DEFAULT_RESULTS, help="for the numbers")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

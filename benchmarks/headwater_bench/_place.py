@@ -1,0 +1,37 @@
+"""Where the bench may run: a folder of memory makes every sync free and every such row a lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+
+
+def kind_of_disk(folder: Path, mounts: str | None = None) -> str:
+    """Type of the file system that holds a folder; "unknown" where it cannot be told.
+
+    `mounts` is the text of /proc/self/mounts.
+    """
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text("utf-8")
+        except OSError:
+            return "unknown"
+    found, depth = "unknown", -1
+    place = folder.resolve()
+    for line in mounts.splitlines():
+        _, point, kind = line.split(" ")[:3]
+        root = Path(point.replace("\\040", " "))
+        if place.is_relative_to(root) and len(root.parts) >= depth:
+            found, depth = kind, len(root.parts)
+    return found
+
+
+def refuse_memory(folder: Path, mounts: str | None = None) -> str:
+    """The type of the file system. Raises `SystemExit` when it keeps its files in memory."""
+    kind = kind_of_disk(folder, mounts)
+    if kind in MEMORY:
+        raise SystemExit(
+            f"{folder} is on {kind}, where a sync costs nothing: give --folder on a real disk"
+        )
+    return kind

@@ -1,0 +1,147 @@
+"""The scripted runs that the explorer stops after every file operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwater.testing import World
+
+
+def appends_in_sync(world: World) -> None:
+    """Create; plain records, keys, headers, given times; close; reopen; append; close."""
+    log = world.open("sync")
+    world.append(log, b"first")
+    world.append(log, b"")
+    world.append(log, b"x" * 700, key=b"", headers=(("a", None), ("a", b"2")))
+    world.append(log, b"late", timestamp_ns=1_900_000_000_000_000_000)
+    world.append_many(log, [b"one", b"two"], keys=[None, b"k"], headers=[(), (("h", b""),)])
+    world.close(log)
+    log = world.open("sync")
+    world.append(log, b"second life")
+    world.close(log)
+
+
+def appends_in_os(world: World) -> None:
+    """Records of several sectors that nobody syncs, one flush, more of them, a death, more."""
+    log = world.open("os")
+    for n in range(3):
+        world.append(log, bytes([65 + n]) * 520)
+    world.sync(log)
+    for n in range(3):
+        world.append(log, bytes([97 + n]) * 520)
+    world.close(log)
+
+
+def appends_in_interval(world: World) -> None:
+    """Syncs come from upkeep; some records are never followed by one before the roll."""
+    log = world.open("interval")
+    world.append(log, b"a" * 300)
+    world.upkeep(log)
+    world.append(log, b"b" * 300)
+    world.append_many(log, [b"c" * 200, b"d" * 200, b"e" * 200])
+    world.upkeep(log)
+    world.append(log, b"f" * 3000)
+    world.append(log, b"g" * 600)
+    world.upkeep(log)
+    world.close(log)
+
+
+def many_frames(world: World) -> None:
+    """One append_many of several frames over several segments; one frame is as large as can be."""
+    log = world.open("sync")
+    world.append_many(log, [b"%d" % n * 900 for n in range(9)])
+    world.append(log, b"end")
+    world.close(log)
+
+
+def groups(world: World) -> None:
+    """Numbered groups of one and of several frames, repeated, over a roll, two producers."""
+    log = world.open("sync")
+    world.append_group(log, [b"a" * 400, b"b" * 400], "etl", 1)
+    world.append_group(log, [b"c"], "other", 7)
+    world.append_group(log, [b"%d" % n * 600 for n in range(4)], "etl", 2)
+    world.append(log, b"between")
+    world.append_group(log, [b"d" * 500, b"e" * 500], "etl", 3)
+    world.roll(log)
+    world.close(log)
+    log = world.open("os")
+    world.append_group(log, [b"f" * 900, b"g" * 900], "other", 8)
+    world.append_group(log, [b"h" * 900, b"i" * 900], "etl", 4)
+    world.close(log)
+
+
+def rolls(world: World) -> None:
+    """Explicit rolls, rolls by filling, a roll of a fresh segment, with upkeep in between."""
+    log = world.open("sync")
+    world.append(log, b"a")
+    world.roll(log)
+    world.append(log, b"b" * 2500)
+    world.upkeep(log)
+    world.append(log, b"c" * 2500)
+    world.upkeep(log)
+    world.roll(log)
+    world.append(log, b"d" * 3900)
+    world.append(log, b"e")
+    world.close(log)
+    log = world.open("os")
+    world.append(log, b"f" * 3900)
+    world.append(log, b"g" * 3900)
+    world.close(log)
+
+
+def readers(world: World) -> None:
+    """Two readers over rolls, commits plain and synced, closed and opened again, cleanups."""
+    log = world.open("os")
+    for n in range(4):
+        world.append(log, b"%d" % n * 600)
+    fast = world.reader(log, "fast")
+    slow = world.reader(log, "slow")
+    world.read(fast, 2)
+    world.commit(fast)
+    world.read(slow, 1)
+    world.commit(slow, sync=True)
+    world.roll(log)
+    world.append_many(log, [b"x" * 900, b"y" * 900, b"z" * 900])
+    world.read(fast, 3)
+    world.commit(fast, sync=True)
+    world.cleanup(log)
+    world.read(fast, 2)
+    world.commit(fast)
+    world.read(slow, 4)
+    world.commit(slow)
+    world.cleanup(log)
+    world.append(log, b"w" * 3000)
+    world.read(slow, 9)
+    world.commit(slow)
+    world.read(fast, 9)
+    world.commit(fast)
+    world.commit(fast)
+    world.cleanup(log)
+    world.upkeep(log)
+    world.close_reader(slow)
+    world.close_reader(fast)
+    fast = world.reader(log, "fast")
+    world.append(log, b"tail")
+    world.read(fast, 1)
+    world.commit(fast)
+    world.commit(fast)
+    world.close_reader(fast)
+    world.close(log)
+
+
+def inbox(world: World) -> None:
+    """Groups staged and drained by hand, by upkeep, and by the next opening."""
+    log = world.open("sync")
+    world.append(log, b"own")
+    world.stage(log, [b"a" * 300, b"b"], "ann", 1)
+    world.stage(log, [b"c"], "bob", 1)
+    world.drain(log)
+    world.append(log, b"own again")
+    world.stage(log, [b"d"], "ann", 2)
+    world.upkeep(log)
+    world.stage(log, [b"e" * 1500], "bob", 2)
+    world.close(log)
+    log = world.open("os")
+    world.append(log, b"last")
+    world.close(log)
