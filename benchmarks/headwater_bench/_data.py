@@ -17,7 +17,7 @@ class Sizes:
     #: Records of the rows with one append, put or insert each.
     singles: int = 100_000
     #: Batches of 1,000 records.
-    batches: int = 300
+    batches: int = 1000
     #: Records of the rows that wait for the disk, one by one.
     synced: int = 300
     #: Sealed segments of the two logs that are opened.

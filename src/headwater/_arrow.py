@@ -10,6 +10,7 @@ once, so that nobody can change a value between its checksum and its place in th
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ from headwater._columns import headers_of, keys_of, padded, values_of
 from headwater._cursor import FrameChunk
 from headwater._encode import Body, fitting
 from headwater._frame import (
+    COLUMN_FLAGS,
     EXPLICIT,
     HEADERS,
     KEYS,
@@ -59,6 +61,10 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", _HEADERS, nullable=False),
     ]
 )
+_VALUE: Final = SCHEMA.get_field_index("value")
+_VALUE_FIELD: Final = SCHEMA.field(_VALUE)
+#: What stands around the values of a plain frame.
+_AROUND: Final = SCHEMA.remove(_VALUE)
 #: Columns of `append_arrow`; the log gives its own sequences, so that column is not looked at.
 _INPUT: Final = frozenset(SCHEMA.names)
 
@@ -67,6 +73,8 @@ _SMALL_RECORDS: Final = 64
 #: ... up to this many records, or bytes of values.
 _GATHER_RECORDS: Final = 8192
 _GATHER_BYTES: Final = MIB
+#: So many frames that have values alone share the columns around them.
+_PLAIN_FRAMES: Final = 16
 #: Sequences are computed for this many records at a time.
 _BLOCK_RECORDS: Final = 65536
 #: Empty columns are kept for so many different lengths.
@@ -87,25 +95,88 @@ def reader_of(chunks: Iterable[FrameChunk | SinglesChunk]) -> pa.RecordBatchRead
 def _batches(chunks: Iterable[FrameChunk | SinglesChunk]) -> Iterator[pa.RecordBatch]:
     filler = _Filler()
     gathered = _Gathered(filler)
+    plain: list[FrameChunk] = []
     for chunk in chunks:
-        if type(chunk) is FrameChunk and chunk.columns.rows >= _SMALL_RECORDS:
-            if gathered.values:
+        if type(chunk) is not FrameChunk or chunk.columns.rows < _SMALL_RECORDS:
+            yield from _plain_batches(plain, filler)
+            if gathered.add(chunk):
                 yield gathered.take()
+            continue
+        if gathered.values:
+            yield gathered.take()
+        if chunk.frame.flags & COLUMN_FLAGS:
+            yield from _plain_batches(plain, filler)
             yield _frame_batch(chunk, filler)
             continue
-        if gathered.add(chunk):
-            yield gathered.take()
+        plain.append(chunk)
+        if len(plain) == _PLAIN_FRAMES:
+            yield from _plain_batches(plain, filler)
+    yield from _plain_batches(plain, filler)
     if gathered.values:
         yield gathered.take()
+
+
+def _plain_batches(plain: list[FrameChunk], filler: _Filler) -> Iterator[pa.RecordBatch]:
+    """A batch for each frame of a run that has values alone; empties the list.
+
+    What is not the frames' own is made once for all of them.
+    """
+    if not plain:
+        return
+    first = plain[0].frame.sequence
+    count = plain[-1].frame.next_sequence - first
+    times = b"".join([_pack_time(c.frame.timestamp_ns) * c.columns.rows for c in plain])
+    keys, headers = filler.empty(count)
+    around = pa.RecordBatch.from_arrays(
+        [
+            filler.sequences(first, count),
+            pa.Array.from_buffers(_INT64, count, [None, pa.py_buffer(times)], 0),
+            keys,
+            headers,
+        ],
+        schema=_AROUND,
+    )
+    for chunk in plain:
+        _, frame, columns, _, _ = chunk
+        rows = columns.rows
+        try:
+            values = _values_array(columns)
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise _damage(chunk, str(error)) from error
+        batch = around.slice(frame.sequence - first, rows).add_column(_VALUE, _VALUE_FIELD, values)
+        yield _trimmed(batch, chunk)
+    plain.clear()
+
+
+def _trimmed(batch: pa.RecordBatch, chunk: FrameChunk) -> pa.RecordBatch:
+    """The records that the chunk delivers: all, or those from `start` to `stop`."""
+    _, frame, columns, start, stop = chunk
+    if stop - start == columns.rows:
+        return batch
+    return batch.slice(start - frame.sequence, stop - start)
+
+
+def _values_array(columns: Columns) -> pa.Array:
+    buffers = [None, pa.py_buffer(columns.value_offsets), pa.py_buffer(columns.values)]
+    return pa.Array.from_buffers(_BINARY, columns.rows, buffers, 0)
+
+
+@cache
+def _ramp() -> pa.Array:
+    """The numbers from 0 on, enough for a block."""
+    found = pa.array(range(1024), _INT64)
+    while len(found) < _BLOCK_RECORDS:
+        found = pa.concat_arrays([found, pc.add(found, pa.scalar(len(found), _INT64))])
+    return found
 
 
 class _Filler:
     """Columns that hold nothing of their own, cut from blocks that are computed rarely."""
 
-    __slots__ = ("_base", "_block", "_empty", "_ramp", "_stop")
+    __slots__ = ("_base", "_block", "_empty", "_stop")
 
     def __init__(self) -> None:
-        self._ramp = pa.array(range(1024), _INT64)
         self._block: pa.Buffer | None = None
         self._base = self._stop = 0
         self._empty: dict[int, tuple[pa.Array, pa.Array]] = {}
@@ -113,10 +184,9 @@ class _Filler:
     def sequences(self, start: int, count: int) -> pa.Array:
         """`count` numbers from `start` on."""
         if not self._base <= start <= start + count <= self._stop:
-            ramp = self._ramp
-            while len(ramp) < max(count, _BLOCK_RECORDS):
+            ramp = _ramp()
+            while len(ramp) < count:
                 ramp = pa.concat_arrays([ramp, pc.add(ramp, pa.scalar(len(ramp), _INT64))])
-            self._ramp = ramp
             size = min(len(ramp), 2**63 - start)
             self._block = pc.add(ramp.slice(0, size), pa.scalar(start, _INT64)).buffers()[1]
             self._base, self._stop = start, start + size
@@ -147,29 +217,21 @@ def _frame_batch(chunk: FrameChunk, filler: _Filler) -> pa.RecordBatch:
         times = pa.py_buffer(_pack_time(frame.timestamp_ns) * count)
     else:
         times = pa.py_buffer(columns.timestamps)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            filler.sequences(frame.sequence, count),
-            pa.Array.from_buffers(_INT64, count, [None, times], 0),
-            no_keys if columns.key_offsets is None else _keys_array(columns),
-            pa.Array.from_buffers(
-                _BINARY,
-                count,
-                [None, pa.py_buffer(columns.value_offsets), pa.py_buffer(columns.values)],
-                0,
-            ),
-            no_headers if columns.pair_offsets is None else _headers_array(columns),
-        ],
-        schema=SCHEMA,
-    )
     try:
+        batch = pa.RecordBatch.from_arrays(
+            [
+                filler.sequences(frame.sequence, count),
+                pa.Array.from_buffers(_INT64, count, [None, times], 0),
+                no_keys if columns.key_offsets is None else _keys_array(columns),
+                _values_array(columns),
+                no_headers if columns.pair_offsets is None else _headers_array(columns),
+            ],
+            schema=SCHEMA,
+        )
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise _damage(chunk, str(error)) from error
-    skip = chunk.start - frame.sequence
-    if skip or chunk.stop - frame.sequence != count:
-        return batch.slice(skip, chunk.stop - chunk.start)
-    return batch
+    return _trimmed(batch, chunk)
 
 
 def _keys_array(columns: Columns) -> pa.Array:

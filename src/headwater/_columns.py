@@ -29,6 +29,7 @@ from headwater._frame import (
     TIMESTAMPS,
     FrameError,
     aligned,
+    new_tuple,
 )
 from headwater._layout import Field, Layout
 from headwater._types import Record
@@ -107,6 +108,10 @@ class Columns(NamedTuple):
     content_offsets: memoryview | None = None
     contents: memoryview | None = None
     mark: Mark | None = None
+
+
+#: What stands behind the values of a frame that has nothing else.
+_NO_COLUMNS: Final = (None,) * (len(Columns._fields) - 7)
 
 
 def padded(data: bytes) -> bytes:
@@ -297,7 +302,7 @@ def _decode_values(body: memoryview, count: int) -> Columns:
         raise FrameError("bytes behind the last column", actual=len(body) - start)
     if start != stop and any(body[stop:start]):
         raise FrameError("column padding is not zero")
-    return Columns(count, None, None, None, None, offsets, body[start:])
+    return new_tuple(Columns, (count, None, None, None, None, offsets, body[start:], *_NO_COLUMNS))
 
 
 def split(offsets: memoryview, data: memoryview) -> list[bytes]:

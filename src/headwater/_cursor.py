@@ -26,11 +26,13 @@ from headwater._frame import (
     Frame,
     FrameError,
     UnknownFrameError,
+    new_tuple,
     read_frame,
     unpack_plain,
 )
 from headwater._limits import ALIGNMENT
 from headwater._segment import read_header as read_segment_header
+from headwater._state import CUT_COUNT
 from headwater._types import Position, Record
 from headwater.errors import CorruptionError, PositionError, StorageError, UnsupportedError
 
@@ -72,12 +74,28 @@ class FrameChunk(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """The records."""
-        found = records_of(self.columns, self.frame.sequence, self.frame.timestamp_ns)
-        return self._trimmed(list(found))
+        try:
+            found = records_of(self.columns, self.frame.sequence, self.frame.timestamp_ns)
+            return self._trimmed(list(found))
+        except FrameError as error:
+            raise self._malformed(error) from error
 
     def values(self) -> Iterator[bytes]:
         """The values alone."""
-        return self._trimmed(values_of(self.columns))
+        try:
+            return self._trimmed(values_of(self.columns))
+        except FrameError as error:
+            raise self._malformed(error) from error
+
+    def _malformed(self, error: FrameError) -> CorruptionError:
+        path, position = self.segment.path, self.frame.position
+        return CorruptionError(
+            f"{path}: a frame with good checksums, at {position}: {error.reason}",
+            path=path,
+            segment_id=self.segment.segment_id,
+            position=position,
+            sequence=self.frame.sequence,
+        )
 
     def _trimmed(self, items: list) -> Iterator:  # type: ignore[type-arg]
         first = self.frame.sequence
@@ -116,7 +134,7 @@ class SinglesChunk(NamedTuple):
 class Cursor:
     """A place in a log that moves forward. Used by one thread at a time."""
 
-    __slots__ = ("_at", "_cuts", "_segment", "_view", "rewinds", "sequence")
+    __slots__ = ("_at", "_cuts", "_end", "_segment", "_view", "rewinds", "sequence")
 
     def __init__(self, view: LogView, sequence: int, place: Position | None = None) -> None:
         self._view = view
@@ -125,6 +143,8 @@ class Cursor:
         self._segment: Segment | None = None
         self._at = view.locate(sequence) if place is None else place
         self._cuts = 0 if view.state is None else view.state.cut_count
+        #: Frames below may be read.
+        self._end = 0
         #: How often a recovery took this cursor back.
         self.rewinds = 0
 
@@ -157,8 +177,11 @@ class Cursor:
         while stop is None or self.sequence < stop:
             if self.was_cut:
                 self.follow_cuts()
+            if self.sequence >= self._end:
+                self._end = self._view.readable_end
             segment = self._segment or self.enter()
-            found = self._chunk(segment, self._at.offset, stop)
+            end = self._end if stop is None else min(stop, self._end)
+            found = self._chunk(segment, self._at.offset, end)
             if found is None:
                 if not self._expected_more():
                     return None
@@ -190,13 +213,14 @@ class Cursor:
     def was_cut(self) -> bool:
         """True when a recovery cut records off since this cursor last looked."""
         state = self._view.state
-        return state is not None and state.cut_count != self._cuts
+        return state is not None and state.quads[CUT_COUNT] != self._cuts
 
     def follow_cuts(self) -> None:
         """Records that this cursor passed may have been cut off by a recovery: go back."""
         state = self._view.state
         if state is None or state.cut_count == self._cuts:
             return
+        self._end = 0
         self._cuts, sequence = state.cut_since(self._cuts)
         if sequence is None:
             raise PositionError(
@@ -216,12 +240,12 @@ class Cursor:
     # --- frames -----------------------------------------------------------------------------------
 
     def _chunk(
-        self, segment: Segment, position: int, stop: int | None
+        self, segment: Segment, position: int, stop: int
     ) -> FrameChunk | SinglesChunk | Frame | None:
-        """Records, a control frame, or None where no whole frame stands."""
+        """Records below `stop`, a control frame, or None where neither stands."""
         view = segment.mapping.view
-        if segment.mapping.bytes[position + _COUNT : position + _COUNT + 1] == _ONE:
-            limit = _SINGLES if stop is None else min(_SINGLES, stop - self.sequence)
+        limit = min(_SINGLES, stop - self.sequence)
+        if limit > 0 and segment.mapping.bytes[position + _COUNT : position + _COUNT + 1] == _ONE:
             singles = _read_singles(segment, position, self.sequence, limit)
             if singles is not None:
                 return singles
@@ -235,13 +259,11 @@ class Cursor:
             return None
         if frame.kind != BATCH:
             return frame
-        last = frame.next_sequence
+        last = min(stop, frame.next_sequence)
         if not frame.sequence <= self.sequence < last:
             return None
         columns = self._columns(segment, frame)
-        if stop is not None and stop < last:
-            last = stop
-        return FrameChunk(segment, frame, columns, self.sequence, last)
+        return new_tuple(FrameChunk, (segment, frame, columns, self.sequence, last))
 
     def _columns(self, segment: Segment, frame: Frame) -> Columns:
         body = segment.mapping.view[frame.body_start : frame.stop]
@@ -251,12 +273,15 @@ class Cursor:
             raise self._damage(f"a frame with good checksums: {error.reason}") from error
 
     def _moved_behind(self, chunk: FrameChunk | SinglesChunk) -> None:
-        self.sequence = chunk.stop
-        if isinstance(chunk, SinglesChunk):
-            last = chunk.positions[-1] + HEADER_BYTES + len(chunk.items[-1])
-            self._at = Position(self._at.segment_id, last + 7 & -8)
-        elif chunk.stop == chunk.frame.next_sequence:
-            self._at = Position(self._at.segment_id, chunk.frame.next_position)
+        stop = self.sequence = chunk.stop
+        if isinstance(chunk, FrameChunk):
+            _, frame, _, _, _ = chunk
+            if stop != frame.sequence + frame.records:
+                return  # more of this frame is wanted later
+            end = frame.position + frame.frame_bytes
+        else:
+            end = chunk.positions[-1] + HEADER_BYTES + len(chunk.items[-1])
+        self._at = Position(self._at.segment_id, end + 7 & -8)
 
     def _pass_control(self, frame: Frame) -> bool:
         """Step over a control frame; False when the next segment is not there yet."""
@@ -293,8 +318,7 @@ class Cursor:
         for _ in range(_TRIES):
             if self.was_cut:
                 return True
-            found = self._chunk(segment, self._at.offset, None)
-            if found is not None:
+            if self._chunk(segment, self._at.offset, self._view.next_sequence) is not None:
                 return True
         if self._view.next_sequence <= self.sequence:
             return True

@@ -10,6 +10,7 @@ This module knows nothing of what a body means (`_columns`) and nothing of files
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -71,7 +72,7 @@ pack_plain: Final = Struct("<IIQqIII").pack
 unpack_plain: Final = Struct("<IIQqIIII").unpack_from
 pack_word: Final = Layout("word", Field("word", "I", "")).struct.pack
 #: Makes a named tuple from a tuple of all its fields, without the detour over their names.
-_new_tuple: Final = tuple.__new__
+new_tuple: Final = tuple.__new__
 
 
 class Frame(NamedTuple):
@@ -133,6 +134,7 @@ def aligned(position: int) -> int:
     return position + ALIGNMENT - 1 & -ALIGNMENT
 
 
+@lru_cache(maxsize=64)
 def place_seed(log_id: bytes, segment_id: int) -> int:
     """CRC of the log id and segment id; `seed ^ position` starts the CRC of a header there."""
     return crc32(segment_id.to_bytes(4, "little"), crc32(log_id))
@@ -180,10 +182,12 @@ def read_header(view: memoryview, position: int, stop: int, seed: int) -> Frame:
         raise FrameError("header checksum", expected=header_crc, actual=actual)
     if kind not in KINDS or flags & ~KNOWN_FLAGS or reserved:
         raise UnknownFrameError(f"frame kind {kind}, flags {flags:#04x}, reserved {reserved:#06x}")
-    if (kind == BATCH) != (count > 0):
+    if (kind == BATCH) != (count > 0) or (
+        count * (8 if flags & TIMESTAMPS else 4 * (count > 1)) > size - HEADER_BYTES
+    ):
         raise FrameError("record count", actual=count)
     found = (position, size, kind, flags, sequence, timestamp, count, lag, crc, header_crc)
-    return _new_tuple(Frame, found)
+    return new_tuple(Frame, found)
 
 
 def read_frame(view: memoryview, position: int, stop: int, seed: int) -> Frame:

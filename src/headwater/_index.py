@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
-from headwater._limits import INDEX_STRIDE_BYTES
+from headwater._limits import INDEX_STRIDE_BYTES, MAX_SEGMENT_BYTES
 from headwater.errors import StorageError
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def parse_index(data: bytes, log_id: bytes) -> SparseIndex | None:
     positions, sequences, times = (
         array("q", body[8 * count * n : 8 * count * (n + 1)]) for n in range(3)
     )
+    if count and not 0 < min(positions) <= max(positions) < MAX_SEGMENT_BYTES:
+        return None
     return SparseIndex(positions, sequences, times, maximum)
 
 

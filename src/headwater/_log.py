@@ -35,10 +35,15 @@ from headwater._reader import open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
 from headwater._startup import check_folder, logger, open_writer
-from headwater._types import ReaderInfo, Recovery
+from headwater._types import Position, ReaderInfo, Recovery
 from headwater._upkeep import Upkeep, UpkeepThread
 from headwater._view import LogView
-from headwater.errors import ClosedError, InvalidInputError, UnsupportedError
+from headwater.errors import (
+    ClosedError,
+    HeadwaterError,
+    InvalidInputError,
+    UnsupportedError,
+)
 from headwater.fs import absolute
 
 if TYPE_CHECKING:
@@ -327,31 +332,30 @@ class Log:
     def readers(self) -> list[ReaderInfo]:
         """The registered readers and how far they are."""
         self._check()
-        end = self._view.next_sequence
-        found = []
-        for name in _positions.reader_names(self._home):
+        return [info for name in _positions.reader_names(self._home) if (info := self._info(name))]
+
+    def _info(self, name: str) -> ReaderInfo | None:
+        live = _positions.is_live(self._home, name)
+        try:
             stored = _positions.load_stored(self._home, name)
             if stored is None:
-                continue
+                return None
             sequence = stored.sequence
             if sequence is None:
                 sequence = self._view.sequence_at(stored.position)
-            floor = sequence if stored.floor_sequence is None else stored.floor_sequence
-            live = _positions.is_live(self._home, name)
-            lag = max(0, end - sequence)
-            found.append(
-                ReaderInfo(
-                    name,
-                    stored.position,
-                    sequence,
-                    floor,
-                    stored.generation,
-                    lag,
-                    live,
-                    stored.committed_ns,
-                )
-            )
-        return found
+        except HeadwaterError as error:
+            return ReaderInfo(name, Position(0, 0), 0, 0, 0, 0, live, error=str(error))
+        floor = sequence if stored.floor_sequence is None else stored.floor_sequence
+        return ReaderInfo(
+            name,
+            stored.position,
+            sequence,
+            floor,
+            stored.generation,
+            max(0, self._view.next_sequence - sequence),
+            live,
+            stored.committed_ns,
+        )
 
     def delete_reader(self, name: str) -> bool:
         """Forget a reader and what it protects; False when there is none of that name."""
@@ -376,6 +380,8 @@ class Log:
             self._thread.stop()
         try:
             if self._opened is not None:
+                if self._upkeep is not None and not self._opened.writer.orphaned:
+                    self._upkeep.index_sealed()
                 shut_down(self._opened)
         finally:
             self._view.close()
@@ -546,6 +552,7 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
             header.segment_bytes,
         )
     view = LogView(home, header.log_id, header.segment_bytes, opened.writer.state)
+    view.sync_up_to = opened.writer.syncer.wait
     log = Log(home, view, opened, durability)
     log.start_upkeep(interval_s if durability == "interval" else None, max_age_s)
     return log

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from headwater._notes import pack_note, parse_note
 from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
 from headwater._types import Position
 from headwater.errors import CorruptionError, LockedError, StorageError
-from headwater.fs import make_dir_durably, own_pid, replace_file
+from headwater.fs import lock_patiently, make_dir_durably, own_pid, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +32,6 @@ MAGIC: Final = b"HWRP"
 META: Final = ".meta"
 LEASE: Final = ".lease"
 _LEASE_NOTE_BYTES: Final = 63
-_LEASE_TRIES: Final = 5
-_LEASE_PAUSE_S: Final = 0.002
 POSITION: Final = Layout(
     "reader position",
     Field("segment_id", "Q", "segment of the next record"),
@@ -202,7 +199,7 @@ def take_lease(home: Home, name: str) -> File:
     path = f"{home.readers}/{name}{LEASE}"
     while True:
         file = home.fs.open(path, write=True, create=True)
-        if not _lock_patiently(file):
+        if not lock_patiently(file):
             pid = _holder(file.read(0, 256))
             file.close()
             raise LockedError(
@@ -219,15 +216,6 @@ def take_lease(home: Home, name: str) -> File:
         file.close()
         raise
     return file
-
-
-def _lock_patiently(file: File) -> bool:
-    """Take a lease; whoever only looks whether it is taken (`is_live`) holds it for a moment."""
-    for _ in range(_LEASE_TRIES):
-        if file.lock(blocking=False):
-            return True
-        time.sleep(_LEASE_PAUSE_S)
-    return False
 
 
 def _holder(note: bytes) -> int | None:

@@ -27,6 +27,7 @@ from headwater._wakeup import Waiter
 from headwater.errors import (
     ClosedError,
     InvalidInputError,
+    PoisonedError,
     PositionError,
     UnsupportedError,
 )
@@ -79,6 +80,7 @@ class Reader:
         self._cuts = cursor.cuts
         self._waiter: Waiter | None = None
         self._closed = False
+        self._sync_failed = False
         after_fork(self)
 
     # --- delivery ---------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class Reader:
                 )
             place = self._place_of(target)
             if sync:
-                self._sync_records(place)
+                self._sync_records(place, target)
             stored = Stored(*place, target, target, 0, self._view.home.clock_ns())
             written = self._slots.write(stored.pack(), sync=sync, still_valid=self._no_cut)
             self._committed = target
@@ -260,12 +262,26 @@ class Reader:
             return chunk.place_of(sequence)
         return self._view.locate(sequence)
 
-    def _sync_records(self, place: Position) -> None:
-        """Everything before a sealed segment's end is durable; what is left is one segment."""
+    def _sync_records(self, place: Position, stop: int) -> None:
+        """Everything before a sealed segment's end is durable; what is left is one segment.
+
+        Beside the writer it is asked, for it knows of every sync that failed. In another process a
+        sync that failed is final: trying again would succeed and prove nothing.
+        """
+        if self._view.sync_up_to is not None:
+            self._view.sync_up_to(stop)
+            return
+        if self._sync_failed:
+            raise PoisonedError(
+                f"reader {self.name!r}: a sync of the records failed before: nothing that follows "
+                "it can be trusted until the log was opened for writing again"
+            )
         home = self._view.home
         segment = open_segment(home.fs, home.folder, place.segment_id)
         try:
+            self._sync_failed = True
             segment.file.datasync()
+            self._sync_failed = False
         finally:
             segment.close()
 
@@ -395,10 +411,21 @@ def _upgrade(view: LogView, name: str, stored: Stored) -> Stored:
     return upgraded
 
 
+def _stands(view: LogView, end: int, sequence: int) -> bool:
+    """True when the records up to there are whole: their writer died before it published them."""
+    probe = Cursor(view, end)
+    try:
+        while probe.next_chunk(sequence) is not None:
+            pass
+    finally:
+        probe.close()
+    return probe.sequence == sequence
+
+
 def _cursor_at(view: LogView, name: str, stored: Stored) -> Cursor:
     sequence = stored.sequence or 0
     end = view.next_sequence
-    if sequence > end:
+    if sequence > end and not _stands(view, end, sequence):
         raise PositionError(
             f"reader {name!r} of {view.home.folder} is at sequence {sequence}, the log ends at "
             f"{end}: seek it, or open the log for writing once to have it rewound"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater._columns import decode_columns
-from headwater._frame import BATCH, EXPLICIT, MARK, PRODUCER, TIMESTAMPS
+from headwater._frame import BATCH, EXPLICIT, MARK, PRODUCER, TIMESTAMPS, FrameError
 from headwater._index import Sampler
 from headwater._limits import MIB
 from headwater._marks import Producers
@@ -135,7 +135,7 @@ def _advance(walk: Walk, tally: _Tally, sampler: Sampler) -> _Tally:
             for maximum, assigned in pending:
                 tally.see(maximum, assigned)
             tally.pass_frame(walk, frame)
-            _record_marks(walk.view, marks, tally.producers)
+            _record_marks(walk, marks, tally.producers)
             pending.clear()
             marks.clear()
     return tally
@@ -150,11 +150,18 @@ def _times(view: memoryview, frame: Frame) -> tuple[int, int]:
     return largest, 0 if frame.flags & EXPLICIT else frame.timestamp_ns
 
 
-def _record_marks(view: memoryview, frames: list[Frame], producers: Producers) -> None:
+def _record_marks(walk: Walk, frames: list[Frame], producers: Producers) -> None:
+    view, path = walk.view, walk.path
     for frame in frames:
         if frame.flags & PRODUCER:
             body = view[frame.body_start : frame.stop]
-            mark = decode_columns(body, frame.records, frame.flags).mark
+            try:
+                mark = decode_columns(body, frame.records, frame.flags).mark
+            except FrameError as error:
+                what = f"a frame with good checksums, at {frame.position}: {error.reason}"
+                raise CorruptionError(
+                    f"{path}: {what}", path=path, position=frame.position, sequence=frame.sequence
+                ) from error
             if mark is not None:
                 producers.record(mark)
 

@@ -2,7 +2,7 @@
 
 A log has no holes, and its sequences are never reused. So a log with damage in the middle is
 *split*: it goes on behind the last damage, and what stands in front of it becomes a log of its own
-in `repair-<time>/`, beside a copy of every file as it was. Decided in docs/design/002-repair.md.
+in `repair-<time>/`, beside a copy of every file as it was. Decided in docs/design/003-repair.md.
 
 Every step leaves a folder from which another repair comes to a good log: copies come first, then
 the segments, then the manifest, then what is derived from them.
@@ -26,7 +26,9 @@ from headwater._repair_build import (
     write_moved,
 )
 from headwater._repair_files import Live, SmallFiles
-from headwater._repair_survey import Part, Survey, survey, usable_manifest, viewed
+from headwater._repair_found import Part, Survey, viewed
+from headwater._repair_heads import usable_manifest
+from headwater._repair_survey import survey
 from headwater._segment import (
     FIRST_FRAME,
     SegmentHeader,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headwater._frame import BATCH, read_header
+from headwater._frame import BATCH, SEALED, read_header
 from headwater._home import INBOX_FOLDER, INDEX_META
 from headwater._inbox import GROUP, parse_group
 from headwater._index import Sampler, write_index
@@ -23,6 +23,7 @@ from headwater._verify_files import (
     ReaderFile,
     check_index,
     content,
+    enters,
     leads,
     parsed_index,
     read_readers,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater._home import Home
-    from headwater._repair_survey import SegmentFile, Survey
+    from headwater._repair_found import SegmentFile, Survey
 
     Step = tuple[str, Callable[[], object]]
 
@@ -173,7 +174,8 @@ class SmallFiles:
                 if stored.sequence is None:
                     offset = max(offset, FIRST_FRAME)
                 return stands(segment.file.scan, offset, stored.sequence)
-        return False
+        last = self._live[-1]
+        return last.kept and last.file is not None and enters(last.file.scan, stored)
 
     def _plan_place(self, reader: ReaderFile, text: str, stored: Stored) -> None:
         if is_live(self._home, reader.name):
@@ -202,7 +204,7 @@ class SmallFiles:
             position = FIRST_FRAME
             while any(view[position : position + 4]):
                 frame = read_header(view, position, len(view), seed)
-                if frame.kind == BATCH and frame.next_sequence > sequence:
+                if frame.kind == SEALED or (frame.kind == BATCH and frame.next_sequence > sequence):
                     break
                 position = frame.next_position
             return Position(number, position)

@@ -13,7 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater._positions import load_stored, reader_names, readers_lock, stable_position
-from headwater._segment import index_path, segment_path
+from headwater._segment import (
+    INDEX_SUFFIX,
+    SUFFIX,
+    index_path,
+    parse_segment_id,
+    segment_path,
+)
 from headwater._types import Retained
 from headwater._view import segment_holding, segment_number
 from headwater.errors import CorruptionError, StorageError
@@ -100,10 +106,24 @@ def cleanup(home: Home, manifests: ManifestWriter) -> list[int]:
             manifests.change(lambda current: _without(current, gone))
     for number in gone:
         remove_files(home, number)
+    _sweep(home, _oldest_left(gone, manifest))
     if gone:
         home.fs.sync_dir(home.folder)
         logger.info("%s: deleted segments %d to %d", home.folder, gone[0], gone[-1])
     return gone
+
+
+def _oldest_left(gone: list[int], manifest: Manifest) -> int:
+    """The oldest segment that stays."""
+    return gone[-1] + 1 if gone else segment_number(manifest.files[0].path)
+
+
+def _sweep(home: Home, oldest: int) -> None:
+    """Remove what cleanups that were stopped half way have left over."""
+    for name in home.fs.list(home.folder):
+        number = parse_segment_id(name.replace(INDEX_SUFFIX, SUFFIX))
+        if number is not None and number < oldest:
+            remove_files(home, number)
 
 
 def _prefix(numbers: list[int], manifest: Manifest) -> list[int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headwater._manifest import ActiveFileState
 from headwater._segment import FIRST_FRAME, segment_filename
+from headwater.errors import StorageError
 
 if TYPE_CHECKING:
     from headwater._manifest import Manifest
@@ -32,7 +33,8 @@ def shut_down(opened: Opened) -> None:
             opened.manifests.change(lambda manifest: _with_end(manifest, writer, state))
     finally:
         release(opened)
-    if writer.syncer.failure is not None and not writer.syncer.reported:
+    failure = writer.syncer.failure
+    if isinstance(failure, StorageError) and not writer.syncer.reported:
         writer.syncer.check()  # nobody waited for the sync that failed: say it now
 
 

@@ -49,7 +49,7 @@ from headwater.errors import (
     ManifestNotFound,
     NotALogError,
 )
-from headwater.fs import make_dir_durably, own_pid
+from headwater.fs import lock_patiently, make_dir_durably, own_pid
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -118,7 +118,7 @@ def check_folder(home: Home, *, create: bool) -> bool:
 def take_lock(home: Home) -> File:
     """Become the log's writer. Raises `LockedError` that names who is."""
     lock = home.fs.open(home.lock, write=True, create=True)
-    if not lock.lock(blocking=False):
+    if not lock_patiently(lock):
         holder = parse_note(lock.read(0, 4096))
         lock.close()
         pid, started = holder.get("pid"), holder.get("started")

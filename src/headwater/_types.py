@@ -60,6 +60,8 @@ class ReaderInfo:
     live: bool
     #: Time of the last commit, 0 where it is not known.
     committed_ns: int = 0
+    #: Why the position cannot be read; the numbers say nothing then.
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ class Upkeep:
     def step(self) -> None:
         """Do what is due. Failures are logged: whoever depends on the result meets them again."""
         syncer = self._writer.syncer
-        for chore in (self._sync, self._seal_old, self._prepare, self._index, self._empty_inbox):
+        chores = (self._sync, self._seal_old, self._prepare, self.index_sealed, self._empty_inbox)
+        for chore in chores:
             told = syncer.reported
             try:
                 chore()
@@ -111,7 +112,7 @@ class Upkeep:
             logger.warning("%s: the next segment cannot be prepared yet: %s", path, error)
             self._prepared = -1
 
-    def _index(self) -> None:
+    def index_sealed(self) -> None:
         """Write the indexes of segments that were sealed, and give back their unused ends."""
         writer = self._writer
         while writer.sealed:

@@ -21,6 +21,14 @@ from headwater._segment import (
 )
 from headwater._startup import check_folder
 from headwater._types import VerifyReport
+from headwater._verify_active import (
+    check_following,
+    durable_position,
+    following_header,
+    is_unborn,
+    judge_end,
+    report_damage,
+)
 from headwater._verify_files import (
     REPAIR,
     Findings,
@@ -29,19 +37,16 @@ from headwater._verify_files import (
     check_manifest,
     check_reader,
     content,
-    leads,
     leftovers,
     parsed_index,
     read_readers,
     read_state,
 )
 from headwater._verify_segment import Scan
-from headwater._walk import used_stop, vouching_frame
-from headwater._watermark import read_watermark
+from headwater._walk import used_stop
 from headwater.errors import (
     CorruptionError,
     ManifestNotFound,
-    StorageError,
     UnsupportedError,
 )
 from headwater.fs import absolute
@@ -51,8 +56,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from headwater._manifest import FileEntry, Manifest
-    from headwater._segment import Segment, SegmentHeader
-    from headwater._types import Position
+    from headwater._segment import Segment
     from headwater._verify_files import Published
 
     Progress = Callable[[int, int], object]
@@ -137,7 +141,9 @@ class Verification:
         self.found.add(check_manifest(home, manifest))
         start, stop = max(manifest.start_sequence, self._gone), self._stop(manifest)
         for reader in readers:
-            self.found.add(check_reader(reader, start, stop, self.scans))
+            checked = check_reader(reader, start, stop, self.scans)
+            if not checked.problems or reader in read_readers(home):
+                self.found.add(checked)  # or else it has moved on meanwhile
         self.found.add(check_inbox(home))
         active = manifest.active_file.file_sequence
         self.found.notes += leftovers(home, active - len(manifest.files), active)
@@ -251,7 +257,7 @@ class Verification:
         scan = self.scans[number] = self._scan(segment, list(index.positions) if index else [])
         if scan.sealed is None and scan.newer is None:
             scan.resume()
-        self._report_damage(scan, self.found)
+        report_damage(scan, self.found)
         self._check_joint(segment, scan, self.found)
         expected = (entry.start_sequence, entry.end_sequence + 1, entry.size)
         actual = (segment.header.base_sequence, scan.next_sequence, scan.stop)
@@ -274,29 +280,6 @@ class Verification:
         if scan.sealed is not None:
             self._ends[scan.segment_id] = _Ended(scan.sealed.chain, scan.next_sequence)
 
-    def _report_damage(self, scan: Scan, found: Findings) -> None:
-        for hole in scan.holes:
-            lost = "" if hole.next_sequence is None else f" to {hole.next_sequence}"
-            message = f"{scan.path}: damage at {hole.start} to {hole.stop} "
-            message += f"(records from {hole.sequence}{lost}): {hole.reason}; {REPAIR}"
-            found.problem(
-                scan.path,
-                message,
-                segment_id=scan.segment_id,
-                position=hole.start,
-                sequence=hole.sequence,
-            )
-        if scan.newer is not None:
-            found.problem(scan.path, scan.newer, segment_id=scan.segment_id, position=scan.position)
-        for position, sequence, what in scan.oddities:
-            found.problem(
-                scan.path,
-                f"{scan.path}: the frame at {position} cannot be right: {what}",
-                segment_id=scan.segment_id,
-                position=position,
-                sequence=sequence,
-            )
-
     def _check_joint(self, segment: Segment, scan: Scan, found: Findings) -> None:
         """The segment continues the one before it."""
         before = self._ends.get(scan.segment_id - 1)
@@ -315,9 +298,9 @@ class Verification:
         number = active.file_sequence
         published = read_state(home)
         self.scans.pop(number, None)
-        watermark = self._watermark(number, found)
-        following = self._following(number)
-        if self._is_unborn(manifest):
+        watermark = durable_position(self.home, number, found)
+        following = following_header(self.home, number)
+        if is_unborn(self.home, manifest):
             found.notes.append(f"{home.folder}: segment 0 was not begun; the next open makes it")
             return
         problems = len(self.found.problems)
@@ -333,133 +316,12 @@ class Verification:
             if published is None or published.log_id != segment.header.log_id:
                 known = False
             end = published.next_sequence if published is not None and known else 0
-            self._judge(segment, scan, manifest, (watermark, end), found)
+            judge_end(self.home, scan, manifest, (watermark, end), found)
             self._check_joint(segment, scan, found)
-            self._check_following(scan, following, found)
+            check_following(self.home, scan, following, found)
             self._remember(scan)
         finally:
             segment.close()
-
-    def _watermark(self, active: int, found: Findings) -> int:
-        """The position below which the active segment must be whole."""
-        path = self.home.index_meta
-        try:
-            watermark: Position | None = read_watermark(self.home.fs, path)
-        except CorruptionError as error:
-            found.error(path, error)
-            return FIRST_FRAME
-        if watermark is None:
-            found.notes.append(f"{path} is missing; the next open for writing makes it")
-        if watermark is None or watermark.segment_id < active:
-            return FIRST_FRAME
-        if watermark.segment_id > active:
-            message = f"{path} names segment {watermark.segment_id}, the manifest {active}"
-            found.problem(path, f"{message}; {REPAIR}")
-            return FIRST_FRAME
-        return watermark.offset
-
-    def _following(self, number: int) -> SegmentHeader | None:
-        """The header behind the active segment, looked at first: a roll writes it after SEALED."""
-        if not self.home.fs.exists(segment_path(self.home.folder, number + 1)):
-            return None
-        try:
-            return read_header(self.home.fs, self.home.folder, number + 1)
-        except (CorruptionError, UnsupportedError, StorageError):
-            return None  # being written, or never finished: the roll begins it again
-
-    def _is_unborn(self, manifest: Manifest) -> bool:
-        """True when the creation of the log did not get as far as its first segment."""
-        if manifest.next_sequence or len(manifest.files) or manifest.active_file.file_sequence:
-            return False
-        path = segment_path(self.home.folder, 0)
-        if not self.home.fs.exists(path):
-            return True
-        data = content(self.home.fs, path) or b""
-        return not any(data)
-
-    def _judge(
-        self,
-        segment: Segment,
-        scan: Scan,
-        manifest: Manifest,
-        durable: tuple[int, int],
-        found: Findings,
-    ) -> None:
-        """Tell a torn tail behind the frames from damage."""
-        watermark, published = durable
-        if (
-            scan.sealed is None
-            and scan.newer is None
-            and self._is_damage(segment, scan, manifest, durable)
-        ):
-            scan.resume(max(watermark, manifest.active_file.write_position))
-        self._report_damage(scan, found)
-        if scan.holes or scan.newer is not None:
-            return
-        facts = {"segment_id": scan.segment_id, "position": scan.position}
-        active = manifest.active_file
-        if scan.header.base_sequence != manifest.active_base:
-            message = f"{scan.path}: starts at sequence {scan.header.base_sequence}, "
-            message += f"the manifest says {manifest.active_base}; {REPAIR}"
-            found.problem(scan.path, message, **facts)
-        elif not leads(scan, active.write_position, manifest.next_sequence):
-            message = f"{scan.path}: no frame at {active.write_position}, where the manifest "
-            message += f"has sequence {manifest.next_sequence}; {REPAIR}"
-            found.problem(scan.path, message, **facts)
-        if not leads(scan, watermark, None):
-            message = f"{self.home.index_meta}: nothing ends at {watermark} of segment "
-            found.problem(self.home.index_meta, f"{message}{scan.segment_id}; {REPAIR}", **facts)
-        torn = used_stop(segment.mapping.view, scan.position) - scan.position
-        if scan.sealed is None and torn > 0:
-            found.notes.append(
-                f"{scan.path}: {torn} bytes behind the last whole frame, at {scan.position}: "
-                "an append under way, or a torn tail that the next open cuts"
-            )
-        if scan.sealed is not None:
-            found.notes.append(f"{scan.path} is sealed; the next open completes the roll")
-        if published > scan.next_sequence:
-            message = f"{scan.path}: published up to {published}, readable up to "
-            found.problem(scan.path, f"{message}{scan.next_sequence}; {REPAIR}", **facts)
-
-    def _is_damage(
-        self, segment: Segment, scan: Scan, manifest: Manifest, durable: tuple[int, int]
-    ) -> bool:
-        """By the rules of `recover`; a frame that came meanwhile is followed, not reported."""
-        watermark, published = durable
-        view, seed = segment.mapping.view, segment.header.seed
-        least = max(watermark, manifest.active_file.write_position)
-        while True:
-            before = scan.walk.position
-            suspicious = scan.position < least or scan.sequence < published
-            if not suspicious:
-                witness = vouching_frame(view, scan.position, seed, scan.sequence)
-                suspicious = witness is not None
-            if not suspicious:
-                return False
-            scan.run()
-            if scan.sealed is not None:
-                return False
-            if scan.walk.position <= before:
-                return True
-            if published and scan.sequence >= published and scan.position >= least:
-                return False
-
-    def _check_following(
-        self, scan: Scan, following: SegmentHeader | None, found: Findings
-    ) -> None:
-        """What the next file says must continue this segment."""
-        path = segment_path(self.home.folder, scan.segment_id + 1)
-        if following is None or scan.holes:
-            return
-        if scan.sealed is None:
-            message = f"{path} has begun, but {scan.path} is not sealed; {REPAIR}"
-            found.problem(path, message, segment_id=scan.segment_id + 1, position=0)
-            return
-        header = scan.header
-        expected = (header.log_id, scan.segment_id + 1, scan.chain, scan.sequence)
-        if following[:4] != expected:
-            message = f"{path} does not continue {scan.path}; {REPAIR}"
-            found.problem(path, message, segment_id=scan.segment_id + 1, position=0)
 
     # --- without a manifest -----------------------------------------------------------------------
 
@@ -476,7 +338,7 @@ class Verification:
             try:
                 scan = self.scans[number] = self._scan(segment, [])
                 start = segment.header.base_sequence if start is None else start
-                self._report_damage(scan, self.found)
+                report_damage(scan, self.found)
                 self._check_joint(segment, scan, self.found)
                 self._remember(scan)
             finally:

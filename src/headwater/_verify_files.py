@@ -303,7 +303,11 @@ def check_reader(reader: ReaderFile, start: int, stop: int, scans: dict[int, Sca
         found.notes.append(
             f"reader {reader.name!r} is at {sequence}, the log starts at {start}: seek it"
         )
-    elif sequence is not None and sequence > stop:
+    elif (
+        sequence is not None
+        and sequence > stop
+        and not enters(scans.get(max(scans, default=0)), stored)
+    ):
         found.notes.append(
             f"reader {reader.name!r} is at {sequence}, beyond the end, {stop}; "
             "the next open for writing rewinds it"
@@ -317,10 +321,19 @@ def check_reader(reader: ReaderFile, start: int, stop: int, scans: dict[int, Sca
     return found
 
 
+def enters(scan: Scan | None, stored: Stored) -> bool:
+    """True for a reader that is in the next segment already, whose roll is not complete."""
+    if scan is None or scan.sealed is None or stored.sequence is None:
+        return False
+    return stored.segment_id == scan.segment_id + 1 and stored.sequence >= scan.next_sequence
+
+
 def _check_place(path: str, stored: Stored, scans: dict[int, Scan], found: Findings) -> None:
     offset = max(stored.offset, FIRST_FRAME) if stored.sequence is None else stored.offset
     facts = {"segment_id": stored.segment_id, "position": offset, "sequence": stored.sequence}
     scan = scans.get(stored.segment_id)
+    if enters(scans.get(stored.segment_id - 1), stored) and stored.segment_id > max(scans):
+        return
     if scan is None:
         message = f"the reader stands in segment {stored.segment_id}, which the log does not have"
         found.problem(path, f"{message}: seek it, or {REPAIR}", **facts)
@@ -338,7 +351,7 @@ def stands(scan: Scan, offset: int, sequence: int | None) -> bool:
     if place is not None:
         first, stop = place.sequence, place.next_sequence
         return sequence is None or sequence == first or first <= sequence < stop
-    if offset != scan.stop:
+    if offset != scan.stop or scan.sealed is not None:
         return False
     return sequence is None or sequence == scan.next_sequence
 

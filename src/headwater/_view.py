@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater._frame import BATCH, SEALED, TIMESTAMPS, FrameError, read_frame, read_header
 from headwater._index import Sampler, SparseIndex, load_index
+from headwater._limits import MAX_SEQUENCE
 from headwater._manifest_store import ManifestWriter
 from headwater._recovery import Recovered, recover
 from headwater._roll import sealed_control
@@ -36,7 +37,7 @@ from headwater.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headwater._frame import Frame
     from headwater._home import Home
@@ -59,6 +60,7 @@ class LogView:
         "owns_state",
         "segment_bytes",
         "state",
+        "sync_up_to",
     )
 
     def __init__(self, home: Home, log_id: bytes, segment_bytes: int, state: State | None) -> None:
@@ -67,6 +69,8 @@ class LogView:
         self.segment_bytes = segment_bytes
         self.state = state
         self.owns_state = False
+        #: Makes every record below a sequence durable; None where the writer is not at hand.
+        self.sync_up_to: Callable[[int], None] | None = None
         #: True once the log handle behind this view was closed.
         self.closed = False
         self.manifests = ManifestWriter(home.fs, home.folder)
@@ -112,6 +116,16 @@ class LogView:
         """Number of the next record: everything below is published."""
         state = self.wait_state()
         return state.next_sequence if state is not None and state.trusted else self._end().sequence
+
+    @property
+    def readable_end(self) -> int:
+        """Where reading has to end, whole frames or not.
+
+        In a log that is in use a frame that stands there is good, even if its writer died before it
+        could publish it. One that waits for its recovery may end in a group that is not complete.
+        """
+        state = self.wait_state()
+        return MAX_SEQUENCE if state is not None and state.trusted else self._end().sequence
 
     @property
     def durable_sequence(self) -> int:

@@ -144,7 +144,7 @@ class Writer:
         #: SEALED is written, the roll behind it is not finished (the disk was full).
         self.seal_pending = False
         #: True when a frame follows the last MARK, so that a closing MARK is worth its place.
-        self.unmarked = True
+        self.unmarked = not found.at_mark
         #: Segments sealed since upkeep last looked: id, samples, largest timestamp.
         self.sealed: list[tuple[int, Sampler, int]] = []
         #: Bytes used in them.

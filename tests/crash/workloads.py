@@ -145,3 +145,158 @@ def inbox(world: World) -> None:
     log = world.open("os")
     world.append(log, b"last")
     world.close(log)
+
+
+def commits_that_sync(world: World) -> None:
+    """In mode os a reader's synced commits make the records durable, then the log is flushed."""
+    log = world.open("os")
+    world.append(log, b"a" * 600)
+    world.append(log, b"b" * 600)
+    reader = world.reader(log, "r")
+    world.read(reader, 2)
+    world.commit(reader, sync=True)
+    world.append(log, b"c" * 600)
+    world.sync(log)
+    world.read(reader, 1)
+    world.commit(reader, sync=True)
+    world.close_reader(reader)
+    world.append(log, b"d")
+    world.sync(log)
+    world.close(log)
+
+
+def two_records(world: World) -> None:
+    """Two records in mode sync, a close, a third one."""
+    log = world.open()
+    world.append(log, b"a")
+    world.append(log, b"b")
+    world.close(log)
+    log = world.open()
+    world.append(log, b"c")
+    world.close(log)
+
+
+def one_roll(world: World) -> None:
+    """A record on each side of a roll."""
+    log = world.open()
+    world.append(log, b"a")
+    world.roll(log)
+    world.append(log, b"b")
+    world.close(log)
+
+
+def long_records(world: World) -> None:
+    """Records of several sectors, never synced."""
+    log = world.open("os")
+    world.append(log, b"a" * 1500)
+    world.append(log, b"b" * 1500)
+    world.close(log)
+
+
+def equal_records(world: World) -> None:
+    """Records of the same size, one sector each, never synced."""
+    log = world.open("os")
+    for n in range(5):
+        world.append(log, bytes([97 + n]) * (512 - 40))
+    world.close(log)
+
+
+def one_group(world: World) -> None:
+    """A numbered group of three frames."""
+    log = world.open("os")
+    world.append_group(log, [b"a" * 900, b"b" * 900, b"c" * 900], "etl", 1)
+    world.close(log)
+
+
+def one_cleanup(world: World) -> None:
+    """A reader that is in the second of three segments, and a cleanup."""
+    log = world.open("os")
+    reader = world.reader(log, "r")
+    for n in range(3):
+        world.append(log, b"%d" % n)
+        world.roll(log)
+    world.read(reader, 1)
+    world.commit(reader)
+    world.append(log, b"tail")
+    world.cleanup(log)
+    world.read(reader, 1)
+    world.commit(reader)
+    world.cleanup(log)
+    world.close_reader(reader)
+    world.close(log)
+
+
+def one_flush(world: World) -> None:
+    """Records in mode os and a flush that may fail; nothing afterwards."""
+    log = world.open("os")
+    world.append(log, b"a" * 600)
+    world.sync(log)
+    world.append(log, b"b" * 600)
+    world.sync(log)
+
+
+def append_during_sync(world: World) -> None:
+    """Another thread appends while the disk is still at work."""
+    log = world.open("os")
+    world.append(log, b"before")
+    change = world.fs.change
+    pending = [b"during" * 200]
+
+    def change_and_append(method: str, *arguments: object) -> None:
+        change(method, *arguments)
+        if method == "sync" and pending:
+            world.append(log, pending.pop())
+
+    world.fs.change = change_and_append  # type: ignore[method-assign]
+    world.sync(log)
+    world.sync(log)
+    world.close(log)
+
+
+def consumed_and_rolled(world: World) -> None:
+    """A reader has left the first segment behind; then a further roll."""
+    log = world.open()
+    reader = world.reader(log, "r")
+    world.append(log, b"a")
+    world.roll(log)
+    world.append(log, b"b")
+    world.read(reader, 2)
+    world.commit(reader, sync=True)
+    world.close_reader(reader)
+    world.roll(log)
+    world.append(log, b"c")
+    world.close(log)
+
+
+def cleanup_elsewhere(world: World) -> None:
+    """A process that does not write the log cleans it up."""
+    if world.ledger.entries:
+        log = world.look_on()
+        world.cleanup(log)
+        log.close()
+
+
+def many_commits(world: World) -> None:
+    """One synced commit and then plain ones, over several frames."""
+    log = world.open()
+    reader = world.reader(log, "r")
+    for n in range(6):
+        world.append(log, b"%d" % n)
+    world.read(reader, 2)
+    world.commit(reader, sync=True)
+    for _ in range(4):
+        world.read(reader, 1)
+        world.commit(reader)
+    world.close_reader(reader)
+    world.close(log)
+
+
+def numbered_roll(world: World) -> None:
+    """Numbered groups in front of rolls and behind them."""
+    log = world.open()
+    world.append_group(log, [b"a", b"b"], "etl", 1)
+    world.roll(log)
+    world.append_group(log, [b"c"], "other", 1)
+    world.roll(log)
+    world.append(log, b"d")
+    world.close(log)

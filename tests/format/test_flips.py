@@ -213,6 +213,30 @@ def test_harmless_fields_are_all_seen() -> None:
     assert set(HARMLESS) <= seen
 
 
+def test_flipped_bit_never_misleads_a_seek_by_time() -> None:
+    """Without an index the segments are walked: the right record, a typed error, or too early.
+
+    Too early means in front of the damage, so that reading on from there meets it.
+    """
+    found = sample(close=False)
+    path = f"{FOLDER}/000000000.q"
+    wanted = [(r.timestamp_ns, r.sequence) for r in found.records if r.sequence in (1, 5, 9, 10)]
+    data = found.fs.contents()[path] or b""
+    places = [p for p in regions(path, data) if p.field not in IDLE]
+    for position in range(places[-1].stop):
+        flip(found.fs, path, position, position % 8)
+        with open_log(found.fs, "r") as log:
+            for timestamp_ns, right in wanted:
+                try:
+                    sequence = log._view.locate_time(timestamp_ns)
+                    assert sequence <= right
+                    if sequence < right:
+                        assert not list(log.read(sequence))
+                except HeadwaterError as error:
+                    checked(error)
+        flip(found.fs, path, position, position % 8)
+
+
 @pytest.mark.parametrize("name", ["lock", f"readers/{READER}.lease"])
 def test_flipped_note_in_a_held_lock_still_says_locked(name: str) -> None:
     """Whatever the note of a lock says: while it is held, the answer is `LockedError`."""

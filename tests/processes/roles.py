@@ -31,6 +31,7 @@ ROLES: Final[dict[str, Callable[..., None]]] = {
         writers.stager,
         writers.steady_writer,
         writers.threaded_writer,
+        writers.writer_dying_unpublished,
         writers.writer_to_kill,
     )
 }

@@ -7,6 +7,7 @@ killed, and a frame that was never synced is damaged the way a machine that stop
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,6 +108,29 @@ def test_reader_that_reads_while_the_tail_is_cut_sees_no_damage(
             assert looks > 0
             assert found == new
             assert "Corruption" not in reader.finish()
+
+
+def test_record_whose_writer_died_before_publishing_it_stays(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """A whole frame is a record: readers may have it, commit behind it and come back to it."""
+    path = str(tmp_path / "log")
+    with zygote.spawn("writer_dying_unpublished", path=path, count=OLD) as writer:
+        assert writer.hear() == "dying"
+        writer.drain_all()
+        assert writer.reap() == -signal.SIGKILL
+    with headwater.open(path, mode="r") as log:
+        assert log.next_sequence == OLD
+        with log.reader("early") as reader:
+            assert len(list(reader)) == OLD + 1
+            reader.commit()
+        with log.reader("early") as reader:
+            assert (reader.sequence, reader.lag, list(reader)) == (OLD + 1, 0, [])
+    with headwater.open(path) as log, log.reader("early") as reader:
+        assert log.next_sequence == OLD + 1
+        log.append(b"new")
+        assert [record.value for record in reader] == [b"new"]
+        assert reader.rewinds == 0
 
 
 def test_reader_file_beyond_the_cut_is_rewound_at_the_next_open(

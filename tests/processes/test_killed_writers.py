@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.processes.spawning import Worker, Zygote
 
 #: Kills per history; there are two histories, which run beside each other.
-KILLS: Final = 220
+KILLS: Final = 300
 SOAK_KILLS: Final = 5_000
 CREATIONS: Final = 30
 THREADED_LIVES: Final = 25

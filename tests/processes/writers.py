@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -218,6 +219,27 @@ def writer_to_kill(stage: Stage, path: str, count: int) -> None:
         log.append(b"old %d" % number)
     stage.say({"next": log.next_sequence})
     stage.listen()
+
+
+class _Deaf:
+    """Shared words that take nothing in."""
+
+    def __getitem__(self, index: int) -> int:
+        return 0
+
+    def __setitem__(self, index: int, value: int) -> None:
+        """Dropped."""
+
+
+def writer_dying_unpublished(stage: Stage, path: str, count: int) -> None:
+    """Append `count` records; die behind the last store of one more, before it is published."""
+    log = headwater.open(path, durability="os", segment_bytes=SEGMENT_BYTES)
+    log.append_many([b"old %d" % number for number in range(count)])
+    writer = log._writing().writer
+    writer.quads = _Deaf()
+    stage.say("dying")
+    log.append(b"old %d" % count)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def log_holder(stage: Stage, path: str) -> None:

@@ -18,7 +18,8 @@ This package must not know what a segment or a record is.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
+import time
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headwater.errors import InvalidInputError
 from headwater.fs._fork import Forkable, after_fork
@@ -37,12 +38,17 @@ __all__ = [
     "WordStore",
     "absolute",
     "after_fork",
+    "lock_patiently",
     "make_dir_durably",
     "own_pid",
     "random_bytes",
     "real",
     "replace_file",
 ]
+
+
+_LOCK_TRIES: Final = 5
+_LOCK_PAUSE_S: Final = 0.002
 
 
 class ByteStore(Protocol):
@@ -217,13 +223,16 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def make_dir_durably(fs: FileSystem, path: str) -> None:
-    """Make a folder and its missing parents, and every new name among them durable."""
-    parents = []
+    """Make a folder and its missing parents, and every new name among them durable.
+
+    The name of a folder that is there is made durable too: who made it may have died before that.
+    """
+    parents = [] if not fs.exists(path) else [(path, path.rpartition("/")[0] or "/")]
     while path and not fs.exists(path):
         fresh, path = path, path.rpartition("/")[0]
         parents.append((fresh, path or "/"))
     for fresh, parent in reversed(parents):
-        fs.make_dir(fresh)
+        fs.make_dir(fresh)  # does nothing when it is there
         fs.sync_dir(parent)
 
 
@@ -236,6 +245,18 @@ def absolute(path: str | PathLike[str]) -> str:
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidInputError(f"path must be text that names a folder, not {path!r}")
     return os.path.abspath(text)
+
+
+def lock_patiently(file: File) -> bool:
+    """Take a lock for good, or find it taken for good.
+
+    Whoever only looks whether it is taken holds it for a moment, so it is tried a few times.
+    """
+    for _ in range(_LOCK_TRIES):
+        if file.lock(blocking=False):
+            return True
+        time.sleep(_LOCK_PAUSE_S)
+    return False
 
 
 def random_bytes(count: int) -> bytes:

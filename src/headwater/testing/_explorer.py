@@ -102,6 +102,13 @@ class Explorer:
     def everything(self) -> Explored:
         """Stop after every operation, in every way."""
         world = self.run()
+        try:
+            self._stopped_everywhere(world)
+        finally:
+            world.leave()
+        return self.explored
+
+    def _stopped_everywhere(self, world: World) -> None:
         self.explored.operations = world.moment
         luck = random.Random(f"second crashes {world.moment}")
         operations = world.fs.operations
@@ -112,7 +119,6 @@ class Explorer:
                 image = self._judged((cut,), fs, world.ledger)
                 if luck.random() < self.nested:
                     self._again(cut, image, world.ledger)
-        return self.explored
 
     def only(self, place: str) -> Explored:
         """Do one crash, or one pair of crashes, again."""

@@ -48,7 +48,9 @@ class Faulting:
         """What the workload does when nothing fails."""
         world = self.world()
         self.workload(world)
-        return world.fs.operations
+        operations = world.fs.operations[:]
+        world.leave()
+        return operations
 
     def done(self, world: World, name: str) -> None:
         """Do the workload and judge every end of it."""
@@ -62,6 +64,9 @@ class Faulting:
             raise Violation(f"{violation}\nwith {self.fault} at {name}") from violation
         except Exception as error:
             raise Violation(f"{error!r} is no error of ours\nwith {self.fault} at {name}") from error
+        finally:
+            world.fs.heal()
+            world.leave()
 
     def _ends(self, world: World) -> None:
         moment = world.moment

@@ -32,8 +32,11 @@ class FaultFile:
         self._write = write
         self._open = True
         inode = volume.nodes[node]
+        #: How many failed syncs of the file this handle knows of.
+        self._failures = 0
         if isinstance(inode, Inode):
             inode.handles += 1
+            self._failures = inode.failures
 
     def _file(self, *, write: bool = False) -> Inode:
         if not self._open or (write and not self._write):
@@ -120,7 +123,8 @@ class FaultFile:
         with self._fs.holding(self.path):
             if not self._open:
                 raise _error(errno.EBADF)
-            if not isinstance(self._volume.nodes[self.node], Inode):
+            inode = self._volume.nodes[self.node]
+            if not isinstance(inode, Inode):
                 self._fs.begin("sync_dir", self.path)
                 self._fs.change("sync_dir", self.node)
                 return
@@ -128,8 +132,13 @@ class FaultFile:
                 self._fs.begin(kind, self.path)
             except StorageError:
                 self._fs.change("lose", self.node)
+                inode.failures += 1
+                self._failures = inode.failures
                 raise
             self._fs.change("sync", self.node)
+            if self._failures != inode.failures:  # Linux tells every open file, once
+                self._failures = inode.failures
+                raise _error(errno.EIO)
 
     def lock(self, *, shared: bool = False, blocking: bool = True) -> bool:
         """Take the advisory lock; False when it is taken and `blocking` is False."""

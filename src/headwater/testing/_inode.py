@@ -48,6 +48,8 @@ class Inode:
     mtime_ns: int = 0
     links: int = 0
     handles: int = 0
+    #: Syncs that failed since it was made; every open file reports each of them once.
+    failures: int = 0
     blocks: set[int] = field(default_factory=set)
     disk_blocks: set[int] = field(default_factory=set)
     dirty: dict[int, list[Store]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ to the log itself (`upkeep`, say) is allowed, and promises nothing.
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -63,6 +63,7 @@ class World:
         #: told whether the log or the reader is new.
         self.relieve: Callable[[bool], None] | None = None
         self._poisoned: set[int] = set()
+        self._logs: list[Log] = []
         self._ticks = count(_START_NS, _STEP_NS)
         self._random = random.Random(1)
 
@@ -82,6 +83,12 @@ class World:
     def moment(self) -> int:
         """Number of file operations so far."""
         return len(self.fs.operations)
+
+    def leave(self) -> None:
+        """Close what the workload has left open; nothing that follows is looked at."""
+        for log in self._logs:
+            with suppress(HeadwaterError):
+                log.close()
 
     # Steps
 
@@ -120,7 +127,7 @@ class World:
                 self.relieve(not self.ledger.has_begun(self.moment))
             begun = self.moment
             log = open_home(self.home, durability=durability, segment_bytes=self.segment_bytes)
-        self._poisoned.discard(id(log))
+        self._logs.append(log)
         with self._looking():
             if self.is_tolerant:
                 log.upkeep()  # what failed in the upkeep of the opening is tried again
@@ -135,6 +142,10 @@ class World:
         del ledger.entries[stop:]
         self._enter_staged(log, found[stop - start :], begun)
         ledger.claim(moment, log.durable_sequence)
+
+    def look_on(self) -> Log:
+        """Open the log as a process does that does not write it."""
+        return open_home(self.home, mode="r")
 
     def append(
         self,
