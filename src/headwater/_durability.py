@@ -140,6 +140,6 @@ class Syncer:
         if self.failure is not None:
             self.reported = True
             raise PoisonedError(
-                f"a sync failed ({self.failure or repr(self.failure)}): nothing more is "
+                f"a sync failed ({self.failure!r}): nothing more is "
                 "acknowledged; close this log and open it again"
             ) from self.failure

@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import countOf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from headwater._columns import encode_columns, total_of
+from headwater._columns import Mark, encode_columns, total_of
 from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, aligned, body_crc
 from headwater._limits import ALIGNMENT, MAX_NAME_BYTES, MAX_SEQUENCE
 from headwater.errors import InvalidInputError, UnsupportedError
@@ -135,6 +135,18 @@ def to_name(name: object, what: str) -> str:
             f"{what} {name!r} must not start with a dot nor hold slashes or unprintable characters"
         )
     return name
+
+
+def to_mark(producer: object, batch: object, records: int, digest: bytes) -> Mark:
+    """The mark of a numbered group that was not appended yet."""
+    if producer is None or batch is None:
+        raise InvalidInputError("producer and batch belong together: give both or neither")
+    name = to_name(producer, "a producer's name")
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= MAX_SEQUENCE:
+        raise InvalidInputError(f"batch must be an int from 0 to {MAX_SEQUENCE}, not {batch!r}")
+    if not records:
+        raise InvalidInputError("a numbered batch needs at least one record")
+    return Mark(name, batch, 0, records, digest)
 
 
 def to_batch(

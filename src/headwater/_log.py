@@ -11,24 +11,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from headwater import _inbox, _positions, _retention
-from headwater._columns import Mark
+from headwater._batch import BatchBuilder
 from headwater._cursor import Cursor
-from headwater._encode import (
-    digest_of,
-    encode,
-    to_batch,
-    to_bytes,
-    to_headers,
-    to_key,
-    to_name,
-)
+from headwater._encode import digest_of, encode, to_batch, to_mark, to_name
 from headwater._home import Home
 from headwater._limits import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_SEGMENT_BYTES,
     MAX_FRAME_BYTES,
     MAX_SEGMENT_BYTES,
-    MAX_SEQUENCE,
     MIN_SEGMENT_BYTES,
 )
 from headwater._reader import open_reader, resolve_start
@@ -182,7 +173,7 @@ class Log:
                 values, keys=keys, headers=headers, timestamps_ns=timestamps_ns, expect=expect
             )
         checked = to_batch(values, keys, headers, timestamps_ns)
-        mark = _mark(producer, batch, len(checked.values), digest_of(checked))
+        mark = to_mark(producer, batch, len(checked.values), digest_of(checked))
         bodies = encode(checked, writer.capacity - len(mark.pack()) - 8)
         return writer.append_group(bodies, mark, expect=expect)
 
@@ -208,7 +199,7 @@ class Log:
         An exception inside the block appends nothing.
         """
         self._writing()
-        return BatchBuilder(self)
+        return BatchBuilder(self.append_many)
 
     def stage(  # noqa: PLR0913 - one keyword per column
         self,
@@ -228,7 +219,7 @@ class Log:
         """
         self._check()
         checked = to_batch(values, keys, headers, timestamps_ns)
-        mark = _mark(producer, batch, len(checked.values), digest_of(checked))
+        mark = to_mark(producer, batch, len(checked.values), digest_of(checked))
         bodies = encode(checked, min(MAX_FRAME_BYTES, self._view.segment_bytes // 2))
         name = _inbox.stage(self._home, mark, bodies, self.log_id)
         if timeout is not None:
@@ -440,51 +431,6 @@ class Log:
 
     def __repr__(self) -> str:
         return f"<Log {self.path} mode={self.mode!r}{' closed' if self._closed else ''}>"
-
-
-class BatchBuilder:
-    """Collects records and appends them together; see `Log.batch`."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._values: list[BytesLike] = []
-        self._keys: list[BytesLike | None] = []
-        self._headers: list[HeadersLike] = []
-        #: What the append returned, once the block has ended.
-        self.sequences: range | None = None
-
-    def append(
-        self, value: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = None
-    ) -> None:
-        """Add a record to the batch."""
-        copied = to_bytes(value), to_key(key), to_headers(headers)
-        self._values.append(copied[0])
-        self._keys.append(copied[1])
-        self._headers.append(copied[2])
-
-    def __len__(self) -> int:
-        """Number of records collected."""
-        return len(self._values)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self.sequences = self._log.append_many(
-                self._values, keys=self._keys, headers=self._headers
-            )
-
-
-def _mark(producer: object, batch: object, records: int, digest: bytes) -> Mark:
-    if producer is None or batch is None:
-        raise InvalidInputError("producer and batch belong together: give both or neither")
-    name = to_name(producer, "a producer's name")
-    if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch <= MAX_SEQUENCE:
-        raise InvalidInputError(f"batch must be an int from 0 to {MAX_SEQUENCE}, not {batch!r}")
-    if not records:
-        raise InvalidInputError("a numbered batch needs at least one record")
-    return Mark(name, batch, 0, records, digest)
 
 
 def open(  # noqa: PLR0913 - the public name is headwater.open

@@ -46,8 +46,9 @@ def reset_the_sequence(patch: pytest.MonkeyPatch) -> None:
     """Recovery forgets to count what lies behind the manifest's write position."""
     honest = recovery.recover
 
-    def forgetful(opened: Any, manifest: Any, *rest: Any) -> Recovered:
-        return honest(opened, manifest, *rest)._replace(sequence=manifest.next_sequence)
+    def forgetful(opened: Any, manifest: Any, *rest: Any, **options: Any) -> Recovered:
+        found = honest(opened, manifest, *rest, **options)
+        return found._replace(sequence=manifest.next_sequence)
 
     patch.setattr(startup, "recover", forgetful)
 
@@ -90,8 +91,8 @@ def zero_only_the_torn_frame(patch: pytest.MonkeyPatch) -> None:
     """What stands behind the first broken frame is left where it is."""
     honest = recovery.recover
 
-    def tidy(*arguments: Any) -> Recovered:
-        found = honest(*arguments)
+    def tidy(*arguments: Any, **options: Any) -> Recovered:
+        found = honest(*arguments, **options)
         return found._replace(torn_stop=min(found.torn_stop, found.position + 512))
 
     patch.setattr(startup, "recover", tidy)

@@ -65,7 +65,10 @@ def _reading(sample: Sample, fs: FaultFS) -> HeadwaterError | None:
                 found = log._view.locate_time(record.timestamp_ns)
                 assert found == _first_at(sample.records, record.timestamp_ns)
             (reader,) = log.readers()
-            assert reader.sequence in (COMMITTED - 2, COMMITTED)
+            if reader.error is None:
+                assert reader.sequence in (COMMITTED - 2, COMMITTED)
+            else:
+                assert FOLDER in reader.error
     except HeadwaterError as error:
         return checked(error)
     finally:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater import Record
+    from headwater._types import Mode
 
 FOLDER: Final = "/log"
 SEGMENT_BYTES: Final = 4096
@@ -58,9 +59,9 @@ def fresh_fs() -> FaultFS:
     return FaultFS(clock=lambda: BEGIN_NS)
 
 
-def open_log(fs: FaultFS, mode: str = "a", start: int = BEGIN_NS) -> Log:
+def open_log(fs: FaultFS, mode: Mode = "a", start: int = BEGIN_NS) -> Log:
     """Open the small log, or make it."""
-    return open_home(home_on(fs, start), mode=mode, segment_bytes=SEGMENT_BYTES)  # type: ignore[arg-type]
+    return open_home(home_on(fs, start), mode=mode, segment_bytes=SEGMENT_BYTES)
 
 
 class Sample(NamedTuple):

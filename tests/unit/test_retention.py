@@ -13,7 +13,7 @@ import pytest
 from headwater import _retention
 from headwater._retention import Facts, plan_cleanup
 from headwater.errors import SequenceExpiredError, StorageError
-from headwater.testing import Fault
+from headwater.testing import Crash, Fault
 from tests.unit.world import BIG, FOLDER, World, drained, values, world
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_manifest_forgets_a_segment_before_its_file_goes(world: World) -> None:
     world.fs.fail_when(
         lambda o: o.number >= first and o.kind == "unlink" and o.path.endswith(".q"), Fault.CRASH
     )
-    with pytest.raises(BaseException, match="unlink"):
+    with pytest.raises(Crash, match="unlink"):
         log.cleanup()
     world.fs = world.fs.after_process_crash()
     assert world.segment_ids()[:4] == [0, 1, 2, 3]
