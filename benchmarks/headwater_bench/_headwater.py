@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import headwater
@@ -174,9 +173,9 @@ class Open(Contender):
         self.idle_s = 0.0
         for _ in range(self.opens):
             log = headwater.open(self.path, durability="os")
-            opened = perf_counter()
+            opened = self.clock()
             log.close()
-            self.idle_s += perf_counter() - opened
+            self.idle_s += self.clock() - opened
         return self.opens
 
     def finish(self) -> None:

@@ -14,8 +14,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    Clock = Callable[[], float]
 
 
 class Contender:
@@ -24,8 +26,9 @@ class Contender:
     name = ""
     #: True when the folder of the first round serves all of them.
     keeps_folder = False
-    #: Seconds of the last `run` that do not count.
+    #: Seconds of the last `run` that do not count, by the clock of the rounds.
     idle_s = 0.0
+    clock: Clock = perf_counter
 
     def prepare(self, folder: Path) -> None:
         """Get ready in a folder; not timed."""
@@ -61,8 +64,12 @@ class Timing:
         return statistics.median(self.seconds)
 
 
-def run_rounds(contenders: Sequence[Contender], folder: Path, rounds: int) -> dict[str, Timing]:
+def run_rounds(
+    contenders: Sequence[Contender], folder: Path, rounds: int, clock: Clock = perf_counter
+) -> dict[str, Timing]:
     """Every contender once for each round; each round starts with another one."""
+    for contender in contenders:
+        contender.clock = clock
     timings = {contender.name: Timing(contender.name) for contender in contenders}
     for number in range(rounds):
         shift = number % len(contenders)
@@ -79,9 +86,9 @@ def _timed(contender: Contender, folder: Path) -> float:
     gc.collect()
     gc.disable()
     try:
-        started = perf_counter()
+        started = contender.clock()
         operations = contender.run()
-        seconds = perf_counter() - started - contender.idle_s
+        seconds = contender.clock() - started - contender.idle_s
     finally:
         gc.enable()
     contender.finish()

@@ -74,7 +74,7 @@ _SMALL_RECORDS: Final = 64
 _GATHER_RECORDS: Final = 8192
 _GATHER_BYTES: Final = MIB
 #: So many frames that have values alone share the columns around them.
-_PLAIN_FRAMES: Final = 16
+_PLAIN_FRAMES: Final = 32
 #: Sequences are computed for this many records at a time.
 _BLOCK_RECORDS: Final = 65536
 #: Empty columns are kept for so many different lengths.
@@ -137,7 +137,7 @@ def _plain_batches(plain: list[FrameChunk], filler: _Filler) -> Iterator[pa.Reco
         schema=_AROUND,
     )
     for chunk in plain:
-        _, frame, columns, _, _ = chunk
+        _, frame, columns, start, stop = chunk
         rows = columns.rows
         try:
             values = _values_array(columns)
@@ -145,7 +145,7 @@ def _plain_batches(plain: list[FrameChunk], filler: _Filler) -> Iterator[pa.Reco
         except pa.ArrowInvalid as error:
             raise _damage(chunk, str(error)) from error
         batch = around.slice(frame.sequence - first, rows).add_column(_VALUE, _VALUE_FIELD, values)
-        yield _trimmed(batch, chunk)
+        yield batch if stop - start == rows else _trimmed(batch, chunk)
     plain.clear()
 
 

@@ -187,8 +187,13 @@ def encode_columns(  # noqa: PLR0913 - one keyword per column
     timestamps: Sequence[int] | None = None,
     headers: Sequence[Headers] | None = None,
     tail: bytes = b"",
+    joined: bytes | None = None,
 ) -> tuple[int, list[bytes]]:
-    """Flags and parts of a body. `sizes` are the lengths of `values`; `tail` is a packed mark."""
+    """Flags and parts of a body.
+
+    `sizes` are the lengths of `values`, `joined` are the values end to end if the caller has them;
+    `tail` is a packed mark.
+    """
     if len(values) == 1 and keys is None and timestamps is None and headers is None and not tail:
         return 0, [values[0]]
     flags = 0
@@ -199,7 +204,7 @@ def encode_columns(  # noqa: PLR0913 - one keyword per column
     if keys is not None:
         flags |= KEYS
         parts += nullable_parts(keys)
-    parts += [pack_offsets(sizes), b"".join(values)]
+    parts += [pack_offsets(sizes), b"".join(values) if joined is None else joined]
     if headers is not None or tail:
         parts[-1] = padded(parts[-1])
     if headers is not None:

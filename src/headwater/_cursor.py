@@ -250,7 +250,7 @@ class Cursor:
             if singles is not None:
                 return singles
         try:
-            frame = read_frame(view, position, len(view), segment.header.seed)
+            frame = read_frame(view, position, len(view), segment.seed)
         except UnknownFrameError as error:
             raise UnsupportedError(
                 f"{segment.path}: {error.reason} at {position} is of a newer version: upgrade"
@@ -266,7 +266,8 @@ class Cursor:
         return new_tuple(FrameChunk, (segment, frame, columns, self.sequence, last))
 
     def _columns(self, segment: Segment, frame: Frame) -> Columns:
-        body = segment.mapping.view[frame.body_start : frame.stop]
+        position = frame.position
+        body = segment.mapping.view[position + HEADER_BYTES : position + frame.frame_bytes]
         try:
             return decode_columns(body, frame.records, frame.flags)
         except FrameError as error:
@@ -350,7 +351,7 @@ def _read_singles(
     run = _read_equal(segment, position, sequence, limit)
     if run is not None:
         return run
-    view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.header.seed
+    view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.seed
     stop = len(view) - HEADER_BYTES
     positions: list[int] = []
     times: list[int] = []
@@ -384,7 +385,7 @@ def _read_equal(segment: Segment, position: int, sequence: int, limit: int) -> S
 
     None when the run is short or anything in it is not exactly as expected.
     """
-    view, seed = segment.mapping.view, segment.header.seed
+    view, seed = segment.mapping.view, segment.seed
     size = int.from_bytes(view[position : position + 4], "little")
     stride = size + 7 & -8
     count = min(limit, (len(view) - position) // max(stride, HEADER_BYTES))

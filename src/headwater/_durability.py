@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headwater._limits import SAFETY_RECHECK_S
 from headwater._state import DURABLE
 from headwater.errors import PoisonedError, StorageError
 
@@ -46,7 +47,8 @@ class Syncer:
 
     __slots__ = (
         "_changed",
-        "_leading",
+        "_leader",
+        "_mutex",
         "_owner",
         "_published",
         "_retired",
@@ -61,8 +63,11 @@ class Syncer:
         self._owner = owner
         self._watermark = watermark
         self._state = state
-        self._changed = threading.Condition()
-        self._leading = False
+        # Taken by itself, in one step that no Ctrl-C can cut in two, unlike the condition over it.
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+        #: The thread that leads; 0 when nobody does.
+        self._leader = 0
         self._published = (-1, -1)
         self._retired: list[Segment] = []
         #: Everything below is durable.
@@ -73,23 +78,34 @@ class Syncer:
 
     def wait(self, sequence: int) -> None:
         """Return once every record below `sequence` is durable. Raises `PoisonedError`."""
-        with self._changed:
-            while self._leading and self.durable < sequence:
-                self._changed.wait()
-            if self.durable >= sequence:
-                return
-            self.check()
-            self._leading = True
-        self._lead()
+        try:
+            if self._elected(sequence):
+                self._lead()
+        finally:
+            self._step_down()
 
     def sync(self) -> None:
         """Sync whatever is there now, records or not, and the watermark itself."""
-        with self._changed:
-            while self._leading:
-                self._changed.wait()
+        try:
+            if self._elected(None):
+                self._lead(sync_watermark=True)
+        finally:
+            self._step_down()
+
+    def _elected(self, sequence: int | None) -> bool:
+        """Wait until this thread leads, True, or until `sequence` is durable, False."""
+        me = threading.get_ident()
+        with self._mutex:
+            while self._leader and not self._covers(sequence):
+                self._changed.wait(SAFETY_RECHECK_S)  # a leader that was interrupted tells nobody
+            if self._covers(sequence):
+                return False
             self.check()
-            self._leading = True
-        self._lead(sync_watermark=True)
+            self._leader = me
+            return True
+
+    def _covers(self, sequence: int | None) -> bool:
+        return sequence is not None and self.durable >= sequence
 
     def _lead(self, *, sync_watermark: bool = False) -> None:
         try:
@@ -102,17 +118,23 @@ class Syncer:
             self.poison(error)
             self.check()
         finally:
-            with self._changed:
-                self._leading = False
-                retired, self._retired = self._retired, []
-                self._changed.notify_all()
-            for segment in retired:
-                segment.close()
+            self._step_down()
         self._owner.wake()
+
+    def _step_down(self) -> None:
+        """Let another thread lead, if this one does. However `_lead` was interrupted."""
+        if self._leader != threading.get_ident():
+            return
+        with self._mutex:
+            self._leader = 0
+            retired, self._retired = self._retired, []
+            self._changed.notify_all()
+        for segment in retired:
+            segment.close()
 
     def publish(self, end: End) -> None:
         """Everything up to `end` was synced: say so, unless somebody said more already."""
-        with self._changed:
+        with self._mutex:
             place = (end.segment.segment_id, end.position)
             if place <= self._published:
                 return
@@ -123,8 +145,8 @@ class Syncer:
 
     def retire(self, segment: Segment) -> None:
         """Close a segment that was rolled away, once no sync uses it any more."""
-        with self._changed:
-            if self._leading:
+        with self._mutex:
+            if self._leader:
                 self._retired.append(segment)
                 return
         segment.close()

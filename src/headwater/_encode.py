@@ -9,20 +9,23 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from itertools import repeat
 from operator import countOf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from headwater._columns import Mark, encode_columns, total_of
 from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, aligned, body_crc
-from headwater._limits import ALIGNMENT, MAX_NAME_BYTES, MAX_SEQUENCE
+from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_NAME_BYTES, MAX_SEQUENCE
 from headwater.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headwater._types import Header, Headers
 
     BytesLike: TypeAlias = bytes | bytearray | memoryview
     HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[Header] | None
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 _MIN_TIMESTAMP: Final = -(2**63)
 #: Upper bound of what a record costs beside its bytes: offsets, bitmap, timestamp, list offset.
@@ -62,10 +65,17 @@ class Batch(NamedTuple):
     keys: list[bytes | None] | None
     headers: list[Headers] | None
     timestamps: list[int] | None
+    #: The values end to end, where that was done already.
+    joined: bytes | None = None
 
     def slice(self, start: int, stop: int) -> Batch:
         """Some of the records."""
-        return Batch(*(column and column[start:stop] for column in self))  # type: ignore[arg-type]
+        return Batch(
+            self.values[start:stop],
+            self.keys and self.keys[start:stop],
+            self.headers and self.headers[start:stop],
+            self.timestamps and self.timestamps[start:stop],
+        )
 
 
 def to_bytes(value: object, what: str = "value") -> bytes:
@@ -162,24 +172,40 @@ def to_batch(
         items: list[BytesLike] = values if type(values) is list else list(values)
     except TypeError as error:
         raise InvalidInputError(f"values must be iterable: {error}") from error
-    plain = items if countOf(map(type, items), bytes) == len(items) else list(map(to_bytes, items))
+    joined = _joined(items)  # first, because it is the quickest way to bring the values near
+    if countOf(map(type, items), bytes) == len(items):
+        plain = cast("list[bytes]", items)
+    else:
+        plain, joined = list(map(to_bytes, items)), None
     key_list = _column("keys", keys, to_key, len(plain))
     header_list = _column("headers", headers, to_headers, len(plain))
     times = _column("timestamps_ns", timestamps_ns, to_timestamp, len(plain))
     return Batch(
-        plain,  # type: ignore[arg-type]
-        key_list if key_list and any(key is not None for key in key_list) else None,  # type: ignore[arg-type]
-        header_list if header_list and any(header_list) else None,  # type: ignore[arg-type]
-        times,  # type: ignore[arg-type]
+        plain,
+        key_list if key_list and any(key is not None for key in key_list) else None,
+        header_list if header_list and any(header_list) else None,
+        times,
+        joined,
     )
 
 
-def _column(what: str, items: object, check: object, count: int) -> list[object] | None:
+def _joined(items: list[BytesLike]) -> bytes | None:
+    """The items end to end, if they look like one frame; None for what is no list of bytes."""
+    try:
+        likely = items and len(items) * len(items[0]) <= MAX_FRAME_BYTES
+        return b"".join(items) if likely else None
+    except TypeError:
+        return None
+
+
+def _column(
+    what: str, items: Iterable[_In] | None, check: Callable[[_In], _Out], count: int
+) -> list[_Out] | None:
     if items is None:
         return None
-    if isinstance(items, bytes | str) or not isinstance(items, Iterable):
+    if isinstance(items, bytes | str) or not hasattr(items, "__iter__"):
         raise InvalidInputError(f"{what} must be an iterable with one item for each value")
-    found = [check(item) for item in items]  # type: ignore[operator]
+    found = [check(item) for item in items]
     if len(found) != count:
         raise InvalidInputError(f"{what} has {len(found)} items for {count} values")
     return found
@@ -206,7 +232,10 @@ def encode(batch: Batch, limit: int) -> list[Body]:
     if not values:
         return []
     sizes = list(map(len, values))
-    rough = total_of(sizes) + len(sizes) * _RECORD_OVERHEAD + _FRAME_OVERHEAD
+    total = total_of(sizes)
+    if batch.joined is not None and len(batch.joined) != total:
+        raise InvalidInputError("values were changed by another thread while they were appended")
+    rough = total + len(sizes) * _RECORD_OVERHEAD + _FRAME_OVERHEAD
     if batch.keys is not None:
         rough += sum(map(len, filter(None, batch.keys)))
     if batch.headers is None and rough <= limit:
@@ -246,6 +275,7 @@ def _cuts(batch: Batch, sizes: list[int], limit: int) -> Iterator[tuple[int, int
 
 
 def fitting(body: Body, limit: int) -> Body:
+    """The body itself. Raises `UnsupportedError` when its frame is larger than `limit`."""
     if body.frame_bytes > limit:
         raise UnsupportedError(
             f"a record needs a frame of {body.frame_bytes} bytes, the largest here is {limit} "
@@ -263,7 +293,12 @@ def _body(batch: Batch, sizes: list[int]) -> Body:
         if times.count(stamp) == len(times):
             times = None
     flags, parts = encode_columns(
-        batch.values, sizes, keys=batch.keys, timestamps=times, headers=batch.headers
+        batch.values,
+        sizes,
+        keys=batch.keys,
+        timestamps=times,
+        headers=batch.headers,
+        joined=batch.joined,
     )
     return Body(
         flags if stamp is None else flags | EXPLICIT,

@@ -12,11 +12,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from headwater._columns import Mark, decode_columns
+from headwater._columns import MARK_FIELDS, Mark, decode_columns, records_of
 from headwater._crc import crc32
 from headwater._encode import Body
-from headwater._frame import EXPLICIT, HEADERS, KEYS, TIMESTAMPS, FrameError
+from headwater._frame import EXPLICIT, HEADERS, KEYS, TIMESTAMPS, FrameError, aligned
 from headwater._layout import Field, Layout
+from headwater._limits import MAX_NAME_BYTES
 from headwater._notes import pack_note, parse_note
 from headwater._state import INBOX, State
 from headwater.errors import (
@@ -59,6 +60,8 @@ STAGED_BODY: Final = Layout(
 #: Flags that a staged body may have; its mark stands in front and it is no group of its own yet.
 _STAGED_FLAGS: Final = KEYS | TIMESTAMPS | HEADERS | EXPLICIT
 _LOOK_AGAIN_S: Final = 0.02
+#: The head and the mark of a staged group are never longer.
+_MARK_BYTES: Final = STAGED_HEAD.size + MARK_FIELDS.size + aligned(MAX_NAME_BYTES)
 
 
 def pack_group(mark: Mark, bodies: list[Body]) -> bytes:
@@ -109,7 +112,9 @@ def _parse_body(data: bytes, position: int) -> tuple[Body, int]:
     part = data[start : start + size]
     if len(part) != size or not records or flags & ~_STAGED_FLAGS:
         raise FrameError("a staged body does not fit together", actual=flags)
-    decode_columns(memoryview(part), records, flags)
+    columns = decode_columns(memoryview(part), records, flags)
+    if sum(1 for _ in records_of(columns, 0, stamp)) != records:
+        raise FrameError("records of a staged body", expected=records)
     given = stamp if flags & EXPLICIT else None
     return Body(flags, records, [part], size, crc32(part), given, largest), start + size
 
@@ -124,7 +129,8 @@ def stage(home: Home, mark: Mark, bodies: list[Body], log_id: bytes) -> str:
     state = State.open(home.fs, home.state, log_id)
     if state is not None:
         if state.writable:
-            state.quads[INBOX] = state.quads[INBOX] + 1
+            # Not the number plus one: two processes could undo each other's change.
+            state.quads[INBOX] = int.from_bytes(home.entropy(8), "little")
         state.close()
     return name
 
@@ -167,22 +173,41 @@ def drain(home: Home, writer: Writer) -> int:
     try:
         folder.lock()
         groups = [name for name in home.fs.list(home.inbox) if name.endswith(GROUP)]
-        for name in groups:
+        for name in _in_order(home, groups):
             _take(home, writer, f"{home.inbox}/{name}")
-        if groups:
-            # A group that a power cut brings back is harmless only while its producer is known.
-            home.fs.sync_dir(home.inbox)
         return len(groups)
     finally:
         folder.close()
 
 
-def _take(home: Home, writer: Writer, path: str) -> None:
+def _in_order(home: Home, names: list[str]) -> list[str]:
+    """As staged, and the groups of each producer by their numbers, though a clock went back."""
+    whose: list[str | None] = []
+    queues: dict[str | None, list[tuple[int, str]]] = {}
+    for name in names:
+        try:
+            head = _content(home, f"{home.inbox}/{name}", _MARK_BYTES)
+            mark = Mark.unpack(memoryview(head), STAGED_HEAD.size)[0]
+        except FrameError:
+            whose.append(None)
+            queues.setdefault(None, []).append((0, name))
+        else:
+            whose.append(mark.producer)
+            queues.setdefault(mark.producer, []).append((mark.batch, name))
+    waiting = {producer: iter(sorted(queue)) for producer, queue in queues.items()}
+    return [next(waiting[producer])[1] for producer in whose]
+
+
+def _content(home: Home, path: str, size: int | None = None) -> bytes:
     file = home.fs.open(path)
     try:
-        data = file.read(0, file.size())
+        return file.read(0, file.size() if size is None else size)
     finally:
         file.close()
+
+
+def _take(home: Home, writer: Writer, path: str) -> None:
+    data = _content(home, path)
     try:
         mark, bodies = parse_group(data, path)
         written = writer.append_group(bodies, mark)
@@ -191,6 +216,9 @@ def _take(home: Home, writer: Writer, path: str) -> None:
         return
     writer.syncer.wait(written.stop)  # unlinked only when the log has it for good
     home.fs.unlink(path)
+    # Brought back by a power cut it is harmless only as long as its producer's last number is its
+    # own, so it goes for good before the next one.
+    home.fs.sync_dir(home.inbox)
 
 
 def _refuse(home: Home, path: str, error: Exception) -> None:

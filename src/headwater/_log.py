@@ -22,7 +22,7 @@ from headwater._limits import (
     MAX_SEGMENT_BYTES,
     MIN_SEGMENT_BYTES,
 )
-from headwater._reader import open_reader, resolve_start
+from headwater._reader import move_reader, open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
 from headwater._startup import check_folder, logger, open_writer
@@ -220,7 +220,8 @@ class Log:
         self._check()
         checked = to_batch(values, keys, headers, timestamps_ns)
         mark = to_mark(producer, batch, len(checked.values), digest_of(checked))
-        bodies = encode(checked, min(MAX_FRAME_BYTES, self._view.segment_bytes // 2))
+        largest = min(MAX_FRAME_BYTES, self._view.segment_bytes // 2)
+        bodies = encode(checked, largest - len(mark.pack()) - 8)  # the mark goes into the last one
         name = _inbox.stage(self._home, mark, bodies, self.log_id)
         if timeout is not None:
             _inbox.await_drained(self._home, name, timeout)
@@ -347,6 +348,15 @@ class Log:
             live,
             stored.committed_ns,
         )
+
+    def seek_reader(self, name: str, start: Start) -> int:
+        """Put a reader that is not in use somewhere else, durably; returns the sequence.
+
+        Makes the reader if it is new. Also the way out when its file is damaged, or when its place
+        has expired. Raises `LockedError` while some process has the reader open.
+        """
+        self._check()
+        return move_reader(self._view, name, start)
 
     def delete_reader(self, name: str) -> bool:
         """Forget a reader and what it protects; False when there is none of that name."""
@@ -508,7 +518,7 @@ def _seconds(what: str, age: float | timedelta | None) -> float | None:
     if age is None:
         return None
     seconds = age.total_seconds() if isinstance(age, timedelta) else age
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if type(seconds) not in (int, float) or not seconds > 0:
         raise InvalidInputError(f"{what} must be positive seconds or a timedelta, not {age!r}")
     return float(seconds)
 

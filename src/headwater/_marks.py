@@ -81,9 +81,9 @@ class Producers:
 
     def record(self, mark: Mark) -> None:
         """Remember `mark` as its producer's last."""
-        if mark.producer not in self._marks:
-            self.table_bytes += len(mark.pack())
+        size = 0 if mark.producer in self._marks else len(mark.pack())
         self._marks[mark.producer] = mark
+        self.table_bytes += size
 
     def forget(self, producer: str) -> bool:
         """Drop a producer; False when it was not there."""

@@ -29,6 +29,7 @@ from headwater.errors import (
     InvalidInputError,
     PoisonedError,
     PositionError,
+    SequenceExpiredError,
     UnsupportedError,
 )
 from headwater.fs import after_fork
@@ -391,6 +392,15 @@ def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -
     return Reader(view, name, lease, slots, cursor, durable_only=durable_only)
 
 
+def move_reader(view: LogView, name: str, start: Start) -> int:
+    """Put a reader that is not in use at another place; its old one need not be readable."""
+    lease = take_lease(view.home, to_name(name, "a reader's name"))
+    try:
+        return _register(view, name, start).sequence or 0
+    finally:
+        lease.close()
+
+
 def _register(view: LogView, name: str, start: Start) -> Stored:
     """Write a new reader's file; retention cannot run in between."""
     with readers_lock(view.home, shared=True):
@@ -424,7 +434,9 @@ def _stands(view: LogView, end: int, sequence: int) -> bool:
 
 def _cursor_at(view: LogView, name: str, stored: Stored) -> Cursor:
     sequence = stored.sequence or 0
-    end = view.next_sequence
+    start, end = view.start_sequence, view.next_sequence
+    if sequence < start:
+        raise SequenceExpiredError(sequence, start)
     if sequence > end and not _stands(view, end, sequence):
         raise PositionError(
             f"reader {name!r} of {view.home.folder} is at sequence {sequence}, the log ends at "

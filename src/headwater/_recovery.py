@@ -182,28 +182,28 @@ def _used_stop(segment: Segment, start: int) -> int:
     return used
 
 
-def _refuse_damage(  # noqa: PLR0913 - where the damage is, and what is known to be durable
+def _refuse_damage(  # noqa: PLR0913, PLR0917 - where the damage is, and what is known to be durable
     segment: Segment, walk: Walk, tally: _Tally, watermark: int, start: int, used: int
 ) -> None:
     error = walk.error
     reason = error.reason if error else "nothing is there"
-    facts = {
-        "path": segment.path,
-        "segment_id": segment.segment_id,
-        "position": walk.position,
-        "sequence": walk.sequence,
-        "expected": error.expected if error else None,
-        "actual": error.actual if error else None,
-    }
     where = f"{segment.path}: damage at {walk.position} (sequence {walk.sequence}): {reason}"
     advice = "nothing was changed; see `headwater verify`, then `headwater repair`"
     if tally.position < watermark:
-        raise CorruptionError(f"{where}; durable up to {watermark}; {advice}", **facts)  # type: ignore[arg-type]
-    if start > FIRST_FRAME and tally.position == start:
-        raise CorruptionError(f"{where}; the closing MARK is gone; {advice}", **facts)  # type: ignore[arg-type]
-    witness = vouching_frame(walk.view, tally.position, walk.seed, tally.sequence, used=used)
-    if witness is not None:
-        raise CorruptionError(
-            f"{where}; the frame at {witness.position} proves that it was durable; {advice}",
-            **facts,  # type: ignore[arg-type]
-        )
+        proof = f"durable up to {watermark}"
+    elif start > FIRST_FRAME and tally.position == start:
+        proof = "the closing MARK is gone"
+    else:
+        witness = vouching_frame(walk.view, tally.position, walk.seed, tally.sequence, used=used)
+        if witness is None:
+            return
+        proof = f"the frame at {witness.position} proves that it was durable"
+    raise CorruptionError(
+        f"{where}; {proof}; {advice}",
+        path=segment.path,
+        segment_id=segment.segment_id,
+        position=walk.position,
+        sequence=walk.sequence,
+        expected=error.expected if error else None,
+        actual=error.actual if error else None,
+    )

@@ -239,8 +239,16 @@ class Repair:
         temporary = f"{self.backup()}/{segment_filename(part.file.number)}.new"
         self._write_part(part, temporary)
         home.fs.sync_dir(self.backup())
+        if part.run.start > FIRST_FRAME or part.file.scan.holes:
+            self._drop_index(part.file.number)  # it would lead to other frames
         home.fs.rename(temporary, part.file.path)
         home.fs.sync_dir(home.folder)
+
+    def _drop_index(self, number: int) -> None:
+        path = index_path(self.home.folder, number)
+        if self.home.fs.exists(path):
+            self.home.fs.unlink(path)
+            self.home.fs.sync_dir(self.home.folder)
 
     def _write_part(self, part: Part, path: str) -> None:
         with viewed(self.home, part.file) as scan:

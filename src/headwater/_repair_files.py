@@ -105,7 +105,7 @@ class SmallFiles:
             return
         scan = None if last.file is None or not last.kept else last.file.scan
         ahead = mark.segment_id > last.number or scan is None
-        if ahead or (scan is not None and not leads(scan, mark.offset, None)):
+        if ahead or (scan is not None and not leads(scan, max(mark.offset, FIRST_FRAME), None)):
             text = f"set {INDEX_META} to the end of segment {last.number}"
             self.steps.append((text, self._write_watermark))
 
@@ -124,8 +124,8 @@ class SmallFiles:
         state, last = self._found.published, self._live[-1]
         if state is None or not state.current or state.log_id != self._found.log_id:
             return
-        if state.next_sequence > last.stop:
-            text = f"disown the shared state, which claims records up to {state.next_sequence}"
+        if not last.start <= state.next_sequence <= last.stop:
+            text = f"disown the shared state, which says that the log ends at {state.next_sequence}"
             self.steps.append((text, self._disown_state))
 
     def _disown_state(self) -> None:
@@ -189,7 +189,8 @@ class SmallFiles:
         self._save(reader.path)
         place = self._place_of(stored.sequence or 0)
         with readers_lock(self._home, shared=True):
-            moved = stored._replace(segment_id=place.segment_id, offset=place.offset)
+            now = stored.committed_ns or self._home.clock_ns()
+            moved = Stored(*place, *stored[2:5], now)
             write_new(self._home, reader.name, moved)
 
     def _place_of(self, sequence: int) -> Position:
@@ -259,8 +260,9 @@ class SmallFiles:
         return not check_index(self._home, segment.number, scan, index).problems
 
     def _remove(self, path: str) -> None:
-        self._home.fs.unlink(path)
-        self._home.fs.sync_dir(self._home.folder)
+        if self._home.fs.exists(path):
+            self._home.fs.unlink(path)
+            self._home.fs.sync_dir(self._home.folder)
 
     def _build_index(self, number: int, before: int) -> None:
         segment = open_segment(self._home.fs, self._home.folder, number)

@@ -119,11 +119,11 @@ def _oldest_left(gone: list[int], manifest: Manifest) -> int:
 
 
 def _sweep(home: Home, oldest: int) -> None:
-    """Remove what cleanups that were stopped half way have left over."""
+    """Remove what a cleanup that was stopped half way, or the writing of an index, left over."""
     for name in home.fs.list(home.folder):
-        number = parse_segment_id(name.replace(INDEX_SUFFIX, SUFFIX))
+        number = parse_segment_id(name.removesuffix(".tmp").replace(INDEX_SUFFIX, SUFFIX))
         if number is not None and number < oldest:
-            remove_files(home, number)
+            _remove(home, home.path(name))
 
 
 def _prefix(numbers: list[int], manifest: Manifest) -> list[int]:
@@ -150,8 +150,12 @@ def _without(manifest: Manifest, gone: list[int]) -> Manifest:
 def remove_files(home: Home, number: int) -> None:
     """Unlink a segment and its index; a file that is gone already is as good as deleted."""
     for path in (index_path(home.folder, number), segment_path(home.folder, number)):
-        try:
-            home.fs.unlink(path)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                logger.exception("%s: not removed; the next open tries again", path)
+        _remove(home, path)
+
+
+def _remove(home: Home, path: str) -> None:
+    try:
+        home.fs.unlink(path)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            logger.exception("%s: not removed; the next cleanup tries again", path)

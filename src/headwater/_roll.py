@@ -15,6 +15,7 @@ roll again. A sync that failed poisons the writer.
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headwater._crc import crc32
@@ -28,6 +29,7 @@ from headwater._frame import (
     build_control,
     read_frame,
 )
+from headwater._limits import MAX_SEGMENT_ID
 from headwater._manifest import ActiveFileState, FileEntry, Manifest
 from headwater._marks import CONTROL, parse_control
 from headwater._segment import (
@@ -39,7 +41,7 @@ from headwater._segment import (
     segment_filename,
     segment_path,
 )
-from headwater.errors import CorruptionError, StorageError
+from headwater.errors import CorruptionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -94,7 +96,9 @@ def adopt(manifests: ManifestWriter, sealed: FileEntry, segment: Segment) -> Non
 
     def add(manifest: Manifest) -> Manifest:
         if manifest.active_file.file_sequence == segment.segment_id:
-            return manifest  # an interrupted attempt had come this far
+            # An interrupted attempt had come this far; written again, since nobody knows whether
+            # the disk has it.
+            return replace(manifest, active_file=active)
         return Manifest(sealed.end_sequence + 1, active, manifest.files.with_entry(sealed))
 
     try:
@@ -138,6 +142,8 @@ def sealed_control(home: Home, segment_id: int, entry: FileEntry) -> Control:
 def roll(writer: Writer, manifests: ManifestWriter) -> None:
     """Seal the active segment and go on in the next one. Called under the append lock."""
     home, old = writer.home, writer.segment
+    if old.segment_id >= MAX_SEGMENT_ID:
+        raise UnsupportedError(f"{home.folder}: segment ids end at {MAX_SEGMENT_ID}")
     path = segment_path(home.folder, old.segment_id + 1)
     again = writer.seal_pending
     prepare_segment(home.fs, path, old.header.segment_bytes)
@@ -154,12 +160,16 @@ def roll(writer: Writer, manifests: ManifestWriter) -> None:
         if not (isinstance(error, StorageError) and error.errno in EXHAUSTED):
             writer.syncer.poison(error)
         raise
-    finished = writer.sampler
-    writer.sealed_bytes[old.segment_id] = writer.position
-    writer.go_on(new, FIRST_FRAME + len(first), chain_behind(first, header.prev_chain))
-    writer.syncer.publish(End(new, FIRST_FRAME, writer.sequence))
-    writer.syncer.retire(old)
-    writer.sealed.append((old.segment_id, finished, control.max_timestamp_ns))
+    try:
+        sealed = old.segment_id, writer.sampler, control.max_timestamp_ns
+        writer.sealed_bytes[old.segment_id] = writer.position
+        writer.go_on(new, FIRST_FRAME + len(first), chain_behind(first, header.prev_chain))
+        writer.syncer.publish(End(new, FIRST_FRAME, writer.sequence))
+        writer.syncer.retire(old)
+        writer.sealed.append(sealed)
+    except BaseException as error:  # half way in the next segment: only a reopen knows the end
+        writer.syncer.poison(error)
+        raise
 
 
 def roll_now(writer: Writer, manifests: ManifestWriter) -> bool:

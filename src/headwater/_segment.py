@@ -113,13 +113,15 @@ def parse_segment_id(name: str) -> int | None:
 class Segment:
     """An open segment: its file, its map, its header. Closed when its last user lets go."""
 
-    __slots__ = ("file", "header", "mapping", "path")
+    __slots__ = ("file", "header", "mapping", "path", "seed")
 
     def __init__(self, path: str, file: File, mapping: Mapping, header: SegmentHeader) -> None:
         self.path = path
         self.file = file
         self.mapping = mapping
         self.header = header
+        #: Start of the header checksums of its frames.
+        self.seed = header.seed
 
     @property
     def segment_id(self) -> int:

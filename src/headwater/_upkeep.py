@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from headwater._index import write_index
+from headwater._retention import remove_files
 from headwater._segment import index_path, prepare_segment, segment_path
 from headwater._state import INBOX
 from headwater._writer import SEALED_SPACE
@@ -120,6 +121,8 @@ class Upkeep:
             if sampler.complete:
                 data = sampler.index(largest).pack(writer.segment.header.log_id)
                 write_index(self._home.fs, index_path(self._home.folder, number), data)
+                if not self._home.fs.exists(segment_path(self._home.folder, number)):
+                    remove_files(self._home, number)  # retention was quicker
             self._punch(number)
 
     def _punch(self, number: int) -> None:

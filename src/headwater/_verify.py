@@ -142,7 +142,7 @@ class Verification:
         start, stop = max(manifest.start_sequence, self._gone), self._stop(manifest)
         for reader in readers:
             checked = check_reader(reader, start, stop, self.scans)
-            if not checked.problems or reader in read_readers(home):
+            if not checked.problems or any(map(reader.is_same, read_readers(home))):
                 self.found.add(checked)  # or else it has moved on meanwhile
         self.found.add(check_inbox(home))
         active = manifest.active_file.file_sequence

@@ -39,7 +39,7 @@ def durable_position(home: Home, active: int, found: Findings) -> int:
         message = f"{path} names segment {watermark.segment_id}, the manifest {active}"
         found.problem(path, f"{message}; {REPAIR}")
         return FIRST_FRAME
-    return watermark.offset
+    return max(watermark.offset, FIRST_FRAME)  # a lower one says nothing, and harms nothing
 
 
 def following_header(home: Home, number: int) -> SegmentHeader | None:
@@ -98,6 +98,9 @@ def judge_end(
         )
     if scan.sealed is not None:
         found.notes.append(f"{scan.path} is sealed; the next open completes the roll")
+    if 0 < published < scan.header.base_sequence:
+        message = f"{home.state}: says that the log ends at {published}, in front of {scan.path}"
+        found.problem(home.state, f"{message}; {REPAIR}")
     if published > scan.next_sequence:
         message = f"{scan.path}: published up to {published}, readable up to "
         found.problem(scan.path, f"{message}{scan.next_sequence}; {REPAIR}", **facts)
@@ -110,17 +113,16 @@ def _is_damage(scan: Scan, manifest: Manifest, durable: tuple[int, int]) -> bool
     least = max(watermark, manifest.active_file.write_position)
     while True:
         before = scan.walk.position
-        suspicious = scan.position < least or scan.sequence < published
-        if not suspicious:
-            witness = vouching_frame(view, scan.position, seed, scan.sequence)
-            suspicious = witness is not None
-        if not suspicious:
+        damage = scan.position < least
+        if not damage:
+            damage = vouching_frame(view, scan.position, seed, scan.sequence) is not None
+        if not damage and scan.sequence >= published:
             return False
         scan.run()
         if scan.sealed is not None:
             return False
         if scan.walk.position <= before:
-            return True
+            return damage
         if published and scan.sequence >= published and scan.position >= least:
             return False
 

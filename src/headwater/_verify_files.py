@@ -268,6 +268,10 @@ class ReaderFile(NamedTuple):
     error: CorruptionError | None
     whole_slots: int | None
 
+    def is_same(self, other: ReaderFile) -> bool:
+        """True when nothing happened to the file between two looks."""
+        return self._replace(error=None) == other._replace(error=None)
+
 
 def read_readers(home: Home) -> list[ReaderFile]:
     """Every reader's file."""

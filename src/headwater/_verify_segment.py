@@ -106,6 +106,7 @@ class Scan:
 
     __slots__ = (
         "_reported",
+        "_resumed",
         "_step",
         "_wanted",
         "chain",
@@ -151,6 +152,7 @@ class Scan:
         self._wanted = frozenset(wanted)
         self._step = step
         self._reported = 0
+        self._resumed = False
         #: Positions that were asked about, as far as a frame starts there.
         self.places: dict[int, Place] = {}
         self.frames = self.records = 0
@@ -249,7 +251,7 @@ class Scan:
         self.known.see(control.max_timestamp_ns, control.assigned_timestamp_ns)
         if frame.kind == MARK:
             self.known.producers = producers
-        if control.records != self.records and not self.holes:
+        if control.records != self.records and not self._resumed:
             what = f"{KINDS[frame.kind]} counts {control.records} records, found {self.records}"
             self.oddities.append((frame.position, frame.sequence, what))
         if control.max_timestamp_ns < self.largest:
@@ -285,6 +287,7 @@ class Scan:
 
         A sealed segment ends with SEALED. The active one may just end, but not in front of `least`.
         """
+        self._resumed = True
         error = self.walk.error
         start, sequence, reason = self.position, self.sequence, self.reason
         facts = (error.expected, error.actual) if error else (None, None)

@@ -19,6 +19,7 @@ from headwater._durability import End, Syncer
 from headwater._encode import (
     Body,
     encode,
+    fitting,
     to_batch,
     to_bytes,
     to_headers,
@@ -305,10 +306,13 @@ class Writer:
                 self.check(expect)
                 written = mark._replace(first_sequence=self.sequence)
                 try:
-                    self._place_group([*bodies[:-1], with_mark(bodies[-1], written.pack())])
-                finally:  # interrupted, but written?
+                    last = fitting(with_mark(bodies[-1], written.pack()), self.capacity)
+                    self._place_group([*bodies[:-1], last])
+                    self.producers.record(written)
+                except BaseException:  # interrupted, but written?
                     if self.sequence > written.first_sequence:
                         self.producers.record(written)
+                    raise
         first = written.first_sequence
         return self._acknowledge(range(first, first + written.records))
 
@@ -484,8 +488,15 @@ class Writer:
         """An append was interrupted (Ctrl-C): what is published counts, the rest is wiped.
 
         The segment is walked from its start, so that nothing depends on how far the interrupted
-        code had come.
+        code had come. If this is interrupted too, nobody knows the end: the log must be reopened.
         """
+        try:
+            self._find_end(stop)
+        except BaseException as error:
+            self.syncer.poison(error)
+            raise
+
+    def _find_end(self, stop: int) -> None:
         header = self.segment.header
         walk = Walk(
             self.segment.mapping.view,
@@ -522,6 +533,15 @@ class Writer:
         self.unmarked = False
         return position
 
+    def _store_mark_whole(self) -> None:
+        """As `store_mark`, when appends go on behind it."""
+        stop = self.position + self.mark_space
+        try:
+            self.store_mark()
+        except BaseException:
+            self._mend(stop)
+            raise
+
     def store_sealed(self) -> None:
         """Write SEALED: readers go on to the next segment because of it."""
         self._store_control(SEALED, self.control().pack())
@@ -554,7 +574,7 @@ class Writer:
             self.check()
             found = self.producers.forget(producer)
             if found and self.position + self.mark_space <= self.full_at:
-                self.store_mark()
+                self._store_mark_whole()
             elif found and self.records:
                 self.on_roll(self)
             self.unmarked = self.unmarked or found

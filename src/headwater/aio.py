@@ -181,11 +181,13 @@ class AsyncReader:
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         while not ready():
+            left = SAFETY_RECHECK_S if deadline is None else deadline - clock()
+            if left <= 0:
+                return False
             waiter.arm()
             try:
-                left = SAFETY_RECHECK_S if deadline is None else deadline - clock()
-                if ready() or left <= 0:
-                    return ready()
+                if ready():
+                    return True
                 rung = await _rung(waiter, min(left, SAFETY_RECHECK_S))
                 if not rung and waiter.has_bell and ready():
                     # Published just now? Then the bell follows at once.

@@ -1,5 +1,6 @@
 """The exhibits: defects that were made on purpose, each of which one named test must notice."""
 
+# ruff: noqa: ANN401 - a defect goes around the types
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -110,12 +111,15 @@ def skip_the_rewrite(patch: pytest.MonkeyPatch) -> None:
 
 def publish_what_came_during_the_sync(patch: pytest.MonkeyPatch) -> None:
     """The durable end is taken after the sync instead of before."""
-    honest = Syncer.publish
 
-    def late(self: Any, _end: object) -> None:
-        honest(self, self._owner.capture())
+    def late(self: Any, *, sync_watermark: bool = False) -> None:
+        self._owner.capture().segment.file.datasync()
+        self.publish(self._owner.capture())
+        if sync_watermark:
+            self._watermark.sync()
+        self._step_down()
 
-    patch.setattr(Syncer, "publish", late)
+    patch.setattr(Syncer, "_lead", late)
 
 
 def unlink_before_the_manifest(patch: pytest.MonkeyPatch) -> None:

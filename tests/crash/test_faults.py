@@ -25,7 +25,7 @@ each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=lambda work: 
 
 @each_workload
 def test_sync_failing_nothing_false_is_promised(workload: Workload) -> None:
-    """After an EIO of any sync nothing is acked that does not survive, and a reopen heals (S0-15)."""
+    """After EIO in any sync nothing is acked that does not survive; reopening heals (S0-15)."""
     assert explore_faults(workload, Fault.EIO, SYNCS).operations >= 20
 
 

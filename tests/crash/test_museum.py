@@ -62,7 +62,7 @@ def test_defect_switched_on_fails_its_named_test(
     named_test: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the defect the named test fails by an assertion; without it, it passes elsewhere."""
+    """With the defect the named test fails by an assertion, without it it passes (S0-30)."""
     defect(monkeypatch)
     with pytest.raises(AssertionError):
         named_test()
@@ -70,8 +70,6 @@ def test_defect_switched_on_fails_its_named_test(
 
 def test_exhibits_name_every_promise_and_each_only_once() -> None:
     """Every test of `test_promises` has a defect that it alone is there to notice."""
-    promises = {
-        name for name in vars(test_promises) if name.startswith("test_")
-    }
+    promises = {name for name in vars(test_promises) if name.startswith("test_")}
     named = [test.__name__ for test in EXHIBITS.values()]
     assert sorted(named) == sorted(promises)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from headwater.testing import World
+    from headwater.testing._world import Workload
+
+
+def small_frames(workload: Workload) -> Workload:
+    """Run a workload with frames so small that several of one call fit in one segment."""
+
+    @wraps(workload)
+    def with_small_frames(world: World) -> None:
+        with patch("headwater._writer.MAX_FRAME_BYTES", 1000):
+            workload(world)
+
+    return with_small_frames
 
 
 def appends_in_sync(world: World) -> None:
@@ -47,14 +61,16 @@ def appends_in_interval(world: World) -> None:
     world.close(log)
 
 
+@small_frames
 def many_frames(world: World) -> None:
     """One append_many of several frames over several segments; one frame is as large as can be."""
     log = world.open("sync")
-    world.append_many(log, [b"%d" % n * 900 for n in range(9)])
+    world.append_many(log, [b"%d" % n * 800 for n in range(9)])
     world.append(log, b"end")
     world.close(log)
 
 
+@small_frames
 def groups(world: World) -> None:
     """Numbered groups of one and of several frames, repeated, over a roll, two producers."""
     log = world.open("sync")
@@ -66,8 +82,8 @@ def groups(world: World) -> None:
     world.roll(log)
     world.close(log)
     log = world.open("os")
-    world.append_group(log, [b"f" * 900, b"g" * 900], "other", 8)
-    world.append_group(log, [b"h" * 900, b"i" * 900], "etl", 4)
+    world.append_group(log, [b"f" * 800, b"g" * 800], "other", 8)
+    world.append_group(log, [b"h" * 800, b"i" * 800], "etl", 4)
     world.close(log)
 
 
@@ -102,7 +118,7 @@ def readers(world: World) -> None:
     world.read(slow, 1)
     world.commit(slow, sync=True)
     world.roll(log)
-    world.append_many(log, [b"x" * 900, b"y" * 900, b"z" * 900])
+    world.append_many(log, [b"x" * 800, b"y" * 800, b"z" * 800])
     world.read(fast, 3)
     world.commit(fast, sync=True)
     world.cleanup(log)
@@ -201,10 +217,11 @@ def equal_records(world: World) -> None:
     world.close(log)
 
 
+@small_frames
 def one_group(world: World) -> None:
     """A numbered group of three frames."""
     log = world.open("os")
-    world.append_group(log, [b"a" * 900, b"b" * 900, b"c" * 900], "etl", 1)
+    world.append_group(log, [b"a" * 800, b"b" * 800, b"c" * 800], "etl", 1)
     world.close(log)
 
 

@@ -14,6 +14,7 @@ from headwater.errors import CorruptionError, PositionError
 from tests.format.samples import FOLDER, open_log, small_log
 
 if TYPE_CHECKING:
+    from headwater._types import Mode
     from headwater.testing import FaultFS
 
 NAME: Final = "old"
@@ -41,7 +42,7 @@ def with_reader(data: bytes) -> FaultFS:
 )
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_older_form_is_read_and_upgraded_at_the_first_open(
-    data: bytes, sequence: int, mode: str
+    data: bytes, sequence: int, mode: Mode
 ) -> None:
     """16 bytes are segment and offset (S0-4), 8 bytes an offset in segment 0 (S0-5, D-15)."""
     fs = with_reader(data)

@@ -10,16 +10,19 @@ import tempfile
 from typing import TYPE_CHECKING, Literal
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from headwater.fs import real
-from tests.model.machine import LogMachine, durabilities
+from tests.model.machine import LogMachine
+from tests.model.writing import durabilities
 from tests.unit.world import World
 
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
+
+    from headwater._types import Durability
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -42,7 +45,7 @@ class MemoryMachine(LogMachine):
         self.peer = None
 
     @rule(durability=durabilities)
-    def kill(self, durability: str) -> None:
+    def kill(self, durability: Durability) -> None:
         """After the death of the process everything that was published is there."""
         self.world.fs = self.world.fs.after_process_crash()
         self.forget_handles()
@@ -58,7 +61,7 @@ class MemoryMachine(LogMachine):
         model=st.sampled_from(["random", "drop", "keep"]),
     )
     def cut_power(
-        self, durability: str, seed: int, model: Literal["random", "drop", "keep"]
+        self, durability: Durability, seed: int, model: Literal["random", "drop", "keep"]
     ) -> None:
         """After a power cut everything durable is there, and a beginning of the rest."""
         self.world.fs = self.world.fs.after_power_crash(seed, model)
@@ -78,6 +81,7 @@ class MemoryMachine(LogMachine):
             place = self.places[info.name]
             assert info.sequence in {min(p, end) for p in place.possible}
             place.committed = info.sequence
+            place.settle()  # what is found when the power is back is on the disk
 
 
 class DiskMachine(LogMachine):
@@ -99,7 +103,11 @@ class DiskMachine(LogMachine):
 def run(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
     """Run a machine for so many sequences of so many steps."""
     chosen = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=SLOW
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=SLOW,
+        phases=set(Phase) - {Phase.explain},  # it takes minutes and says little about machines
     )
     run_state_machine_as_test(machine, settings=chosen)
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes.spawning import Zygote
+from tests.processes.spawning import LIFE_S, Zygote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+SOAK_LIFE_S = 7200
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +20,11 @@ def zygote() -> Iterator[Zygote]:
     found = Zygote()
     yield found
     found.close()
+
+
+@pytest.fixture
+def patient_zygote(zygote: Zygote) -> Iterator[Zygote]:
+    """The same for a night: its workers live longer."""
+    zygote.life_s = SOAK_LIFE_S
+    yield zygote
+    zygote.life_s = LIFE_S

@@ -80,6 +80,22 @@ def _report(checklist: Checklist, reader: Reader | aio.AsyncReader) -> dict[str,
     }
 
 
+def witness(stage: Stage, path: str) -> None:
+    """Live through the deaths of many writers; told to stop, read to the end and report."""
+    with headwater.open(path, mode="r") as log, log.reader("witness") as reader:
+        expected, number, stopping = reader.sequence, -1, False
+        stage.say("ready")
+        while not stopping or reader.lag:
+            stopping = stage.hears()
+            for record in reader.read_batch(timeout=0.1):
+                before, number = number, number_of(record)
+                if record.sequence != expected or number <= before:
+                    raise AssertionError(f"{record.sequence} came where {expected} belongs")
+                expected += 1
+            reader.commit()
+        stage.say({"next": expected, "rewinds": reader.rewinds})
+
+
 def killed_follower(stage: Stage, path: str, name: str, commit_every: int) -> None:
     """Follow for ever, saying what is delivered before it is committed, until killed."""
     with headwater.open(path, mode="r") as log, log.reader(name) as reader:
@@ -108,7 +124,10 @@ def answerer(stage: Stage, path: str, name: str, rounds: int, style: str) -> Non
     if style == "asyncio":
         report = asyncio.run(_answer_async(stage, path, name, rounds))
     else:
-        with headwater.open(path, mode="r") as log, log.reader(name) as reader:
+        with (
+            headwater.open(path, mode="r") as log,
+            log.reader(name, durable_only=style == "durable") as reader,
+        ):
             for record in itertools.islice(reader.follow(timeout=_PATIENCE_S), rounds):
                 stage.write(record.value)
             report = {"rechecks_that_woke": reader.rechecks_that_woke}

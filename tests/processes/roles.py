@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.processes import readers, writers
+from tests.processes import interrupts, readers, writers
 from tests.processes.stage import Stage
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ __all__ = ["ROLES", "Stage"]
 ROLES: Final[dict[str, Callable[..., None]]] = {
     role.__name__: role
     for role in (
+        interrupts.interrupted_writer,
         readers.answerer,
         readers.follower,
         readers.idler,
@@ -23,6 +24,7 @@ ROLES: Final[dict[str, Callable[..., None]]] = {
         readers.looker,
         readers.reader_holder,
         readers.rewound,
+        readers.witness,
         writers.endless_writer,
         writers.forking_writer,
         writers.killed_writer,

@@ -26,7 +26,6 @@ from tests.trees import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: However a test goes wrong, a worker does not live longer.
 LIFE_S: Final = 120
 #: What a test waits at most for one thing to happen in another process.
 PATIENCE_S: Final = 60.0
@@ -35,6 +34,9 @@ _PIPE_BYTES: Final = 1024 * 1024
 
 class Zygote:
     """The process that forks the workers of one test run."""
+
+    #: However a test goes wrong, a worker does not live longer.
+    life_s = LIFE_S
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -51,7 +53,7 @@ class Zygote:
         """Fork a worker that plays `role`."""
         worker = Worker(self)
         fds = worker.their_ends()
-        message = {"fork": role, "options": options, "life_s": LIFE_S}
+        message = {"fork": role, "options": options, "life_s": self.life_s}
         try:
             worker.pid = self.ask(message, fds)
         except BaseException:
@@ -130,7 +132,7 @@ class Worker:
             else:
                 self.drain(deadline - time.monotonic())
                 late = time.monotonic() > deadline
-                assert not late, f"worker {self.pid} says nothing: {self.errors()}"
+                assert not late, f"worker {self.pid} says nothing: {self.stacks()}"
 
     def hear(self, timeout_s: float = PATIENCE_S) -> Any:  # noqa: ANN401 - JSON
         """The next JSON line."""
@@ -145,6 +147,14 @@ class Worker:
     def errors(self) -> str:
         """What it wrote to its standard error."""
         return os.pread(self._errors.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+
+    def stacks(self) -> str:
+        """Where all its threads are, for a worker that hangs; then its errors."""
+        os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 1
+        while "most recent call" not in self.errors() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.errors()
 
     # --- the end ----------------------------------------------------------------------------------
 

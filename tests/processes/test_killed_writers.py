@@ -48,14 +48,16 @@ class Reaper:
 
     def await_moment(self, worker: Worker, ledger: Ledger) -> None:
         """Let the worker live until a random moment, listening to it."""
-        started = time.monotonic()
-        while worker.phase[0] != RECOVERY and time.monotonic() < started + PATIENCE_S:
-            time.sleep(0.0002)
+        deadline = time.monotonic() + PATIENCE_S
+        while worker.phase[0] != RECOVERY and not worker.drain(0.0002):
+            assert time.monotonic() < deadline, f"the writer does not begin: {worker.errors()}"
         began = time.monotonic()
         if self._random.random() < self._recovery_share:
             time.sleep(self._random.uniform(0, self._recovery_s))
             return
-        ledger.hear(worker.drain(PATIENCE_S))
+        said = worker.drain(PATIENCE_S)
+        assert said, f"the log does not open: {worker.errors()}"
+        ledger.hear(said)
         self._recovery_s = (self._recovery_s + time.monotonic() - began) / 2
         moment = time.monotonic() + self._random.uniform(0, LIFE_S)
         while (left := moment - time.monotonic()) > 0:
@@ -78,18 +80,28 @@ def _kill_one(zygote: Zygote, ledger: Ledger, path: str, seed: int, reaper: Reap
 
 
 def _live_and_die(zygote: Zygote, path: str, seed: int, kills: int) -> tuple[Ledger, Counter[str]]:
-    """A history of `kills` writers on one log."""
+    """A history of `kills` writers on one log, with one reader that lives through all of it."""
     rng, reaper = random.Random(seed), Reaper(seed)
     ledger, phases = Ledger(path), Counter[str]()
+    witness: Worker | None = None
     try:
         for life in range(1, kills + 1):
             phases[PHASES[_kill_one(zygote, ledger, path, life, reaper)]] += 1
             draw = rng.random()
             if draw < 0.8:
                 ledger.audit(as_writer=draw < 0.1, reopen=draw < 0.3)
+            if witness is None and ledger.records:
+                witness = zygote.spawn("witness", path=path)
+                assert witness.hear() == "ready"
         ledger.audit(as_writer=True)
+        assert witness is not None
+        witness.tell("stop")
+        assert witness.hear() == {"next": ledger.records, "rewinds": 0}
+        assert "Traceback" not in witness.finish()
     finally:
         ledger.close()
+        if witness is not None:
+            witness.close()
     return ledger, phases
 
 
@@ -177,8 +189,8 @@ def test_threads_killed_while_they_share_a_sync_lose_nothing_acked(
 
 @pytest.mark.soak
 def test_writer_killed_thousands_of_times_loses_nothing_acked(
-    zygote: Zygote, tmp_path: Path
+    patient_zygote: Zygote, tmp_path: Path
 ) -> None:
     """The same for as long as a night has."""
     path = str(tmp_path / "log")
-    _judge(path, *_live_and_die(zygote, path, 3, SOAK_KILLS), SOAK_KILLS)
+    _judge(path, *_live_and_die(patient_zygote, path, 3, SOAK_KILLS), SOAK_KILLS)

@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -258,7 +259,9 @@ def forking_writer(stage: Stage, path: str) -> None:
     waiting = log.reader("waiting")
     waiting.read_batch()
     waiting.wait(0)
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is the point
+        child = os.fork()
     if not child:
         stage.say({name: _outcome(verb) for name, verb in _verbs(log, reader).items()})
         stage.say({"pid": os.getpid()})
@@ -266,7 +269,7 @@ def forking_writer(stage: Stage, path: str) -> None:
         return
     stage.say({"parent": [log.append(b"still here"), len(reader.read_batch())]})
     stage.say({"parent": [len(waiting.read_batch(timeout=10))]})
-    time.sleep(3600)
+    signal.pause()
 
 
 def _verbs(log: headwater.Log, reader: headwater.Reader) -> dict[str, Callable[[], object]]:

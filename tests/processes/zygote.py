@@ -7,6 +7,7 @@ the exit code. Ends when the socket is closed.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import mmap
 import os
@@ -47,6 +48,7 @@ def serve(requests: socket.socket) -> None:
 def play(message: dict[str, Any], fds: list[int]) -> None:
     """Be a worker; never returns."""
     signal.alarm(message["life_s"])
+    faulthandler.register(signal.SIGUSR1)  # a worker that hangs is asked where
     code = 1
     try:
         source, out, errors, shared = fds

@@ -124,9 +124,9 @@ def sample(*, closed: bool = True) -> Site:
     with log.reader("billing") as reader:
         for record in itertools.islice(reader, COMMITTED):
             reader.commit(record, sync=record.sequence + 1 == COMMITTED)
-    if closed:
-        log.close()
-    else:
-        log.sync()
-        site.fs = site.fs.after_process_crash()
+    log.sync()
+    crashed = site.fs.fork()
+    log.close()
+    if not closed:
+        site.fs = crashed
     return site

@@ -140,7 +140,9 @@ def test_bad_reader_name_is_refused_and_makes_no_file(world: World, case: str) -
     assert world.contents() == before
 
 
-@pytest.mark.parametrize("name", ["n" * MAX_NAME_BYTES, "ü" * (MAX_NAME_BYTES // 2), "a b", "-", "a.b"])
+@pytest.mark.parametrize(
+    "name", ["n" * MAX_NAME_BYTES, "ü" * (MAX_NAME_BYTES // 2), "a b", "-", "a.b"]
+)
 def test_good_reader_name_is_accepted(world: World, name: str) -> None:
     """The bound itself, letters of any script, blanks and dots inside are fine."""
     log = filled(world)
@@ -158,7 +160,7 @@ def test_bad_option_is_refused_and_makes_no_folder(tmp_path: Path, case: str) ->
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", b"log", 7], ids=["empty", "NUL", "bytes", "number"])
-def test_bad_path_is_refused(path: Any) -> None:
+def test_bad_path_is_refused(path: str) -> None:
     """A path is text that names a folder."""
     with pytest.raises(InvalidInputError, match="path must be"):
         headwater.open(path)
@@ -245,8 +247,9 @@ def test_batch_copies_what_it_is_given(world: World) -> None:
 def test_batch_refuses_bad_input_at_once_and_appends_nothing(world: World) -> None:
     """The error comes from the line that made the mistake."""
     log = filled(world)
-    with pytest.raises(InvalidInputError), log.batch() as batch:
-        batch.append(b"good")
+    batch = log.batch()
+    batch.append(b"good")
+    with pytest.raises(InvalidInputError), batch:
         batch.append("bad")  # type: ignore[arg-type]
     assert batch.sequences is None
     assert values(log) == [b"one", b"two"]
@@ -261,7 +264,8 @@ def test_bytes_like_values_are_copied(world: World) -> None:
     log = world.open()
     for value in (b"abc", bytearray(b"abc"), memoryview(b"abc"), memoryview(b"a-b-c")[::2]):
         log.append(value)
-    log.append(Text(b"abc"), key=memoryview(b"k"), headers={"h": bytearray(b"v")})
+    headers: Any = {"h": bytearray(b"v")}
+    log.append(Text(b"abc"), key=memoryview(b"k"), headers=headers)
     found = list(log.read())
     assert {type(record.value) for record in found} == {bytes}
     assert [record.value for record in found] == [b"abc"] * 5

@@ -59,8 +59,8 @@ def decoded(parts: list[bytes], count: int, flags: int) -> Columns:
     return decode_columns(memoryview(b"".join(parts)), count, flags)
 
 
-@given(rows, st.booleans())
-def test_columns_of_any_records_come_back(found: list[tuple[Any, ...]], timed: bool) -> None:
+@given(found=rows, timed=st.booleans())
+def test_columns_of_any_records_come_back(found: list[tuple[Any, ...]], *, timed: bool) -> None:
     """Values, keys, headers and times survive; None and b"" differ; repeats keep their order."""
     (body,) = encode(batch_of(found, timed=timed), LIMIT)
     columns = decoded(body.parts, body.records, body.flags)
@@ -88,9 +88,9 @@ def test_encode_with_a_limit_cuts_in_order(found: list[tuple[Any, ...]], limit: 
     assert [(r.value, r.key, r.headers, r.timestamp_ns) for r in came] == found
 
 
-@given(rows, st.booleans(), marks)
+@given(found=rows, timed=st.booleans(), mark=marks)
 def test_mark_behind_any_body_comes_back(
-    found: list[tuple[Any, ...]], timed: bool, mark: Mark
+    found: list[tuple[Any, ...]], mark: Mark, *, timed: bool
 ) -> None:
     """A producer's mark changes no record and is read back whole."""
     (plain,) = encode(batch_of(found, timed=timed), LIMIT)
@@ -114,7 +114,7 @@ def test_buffers_are_those_of_arrow(found: list[tuple[Any, ...]]) -> None:
     columns = decoded(parts, len(found), flags)
     count = len(found)
 
-    def wrapped(kind: pa.DataType, length: int, *buffers: Any) -> pa.Array:
+    def wrapped(kind: pa.DataType, length: int, *buffers: memoryview | None) -> pa.Array:
         held = [None if b is None else pa.py_buffer(b) for b in buffers]
         array = pa.Array.from_buffers(kind, length, held)
         array.validate(full=True)
@@ -125,9 +125,9 @@ def test_buffers_are_those_of_arrow(found: list[tuple[Any, ...]]) -> None:
     assert wrapped(binary, count, None, columns.value_offsets, columns.values).equals(
         pa.array(values, binary)
     )
-    assert wrapped(
-        binary, count, columns.key_validity, columns.key_offsets, columns.keys
-    ).equals(pa.array(keys, binary))
+    assert wrapped(binary, count, columns.key_validity, columns.key_offsets, columns.keys).equals(
+        pa.array(keys, binary)
+    )
     flat = [pair for row in headers for pair in row]
     names = wrapped(pa.string(), len(flat), None, columns.name_offsets, columns.names)
     contents = wrapped(

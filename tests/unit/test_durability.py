@@ -1,4 +1,4 @@
-"""What an acknowledgement promises in each mode, syncs that are shared, appends that are broken off."""
+"""What each mode promises, syncs that are shared, appends that are broken off."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater import Log
+    from headwater._types import Durability
 
 __all__ = ["world"]
 PATIENCE_S = 60
@@ -29,11 +30,13 @@ def syncs(world: World) -> int:
     return sum(o.kind == "datasync" and o.path.endswith(".q") for o in world.fs.operations)
 
 
-# --- modes ------------------------------------------------------------------------------------------
+# --- modes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
-def test_acknowledged_append_survives_what_its_mode_says(world: World, durability: str) -> None:
+def test_acknowledged_append_survives_what_its_mode_says(
+    world: World, durability: Durability
+) -> None:
     """All survive the process; "sync" survives a power cut at once, "interval" after its sync."""
     log = world.open(durability=durability)
     log.append(b"a")
@@ -91,7 +94,7 @@ def test_one_call_waits_for_one_sync(world: World) -> None:
     assert syncs(world) == before + 1
 
 
-# --- group commit -------------------------------------------------------------------------------------
+# --- group commit ---------------------------------------------------------------------------------
 
 
 def test_threads_share_syncs_and_get_sequences_of_their_own(world: World) -> None:
@@ -106,7 +109,7 @@ def test_threads_share_syncs_and_get_sequences_of_their_own(world: World) -> Non
     begin = world.fs.begin
     slow = threading.Event()
 
-    def held(kind: str, path: str, *detail: int | str) -> Any:
+    def held(kind: str, path: str, *detail: int | str) -> object:
         if kind == "datasync":  # hold the disk until the others have appended
             world.fs.changed.release()
             try:
@@ -146,7 +149,7 @@ def test_sync_publishes_only_what_it_covers(world: World) -> None:
     log.append(b"a")
     begin = world.fs.begin
 
-    def late(kind: str, path: str, *detail: int | str) -> Any:
+    def late(kind: str, path: str, *detail: int | str) -> object:
         if kind == "datasync" and log.next_sequence == 1:
             log.append(b"late")
         return begin(kind, path, *detail)
@@ -208,7 +211,7 @@ def test_close_reports_a_failed_background_sync_that_nobody_saw(world: World) ->
     assert world.open().append(b"b") in (0, 1)
 
 
-# --- appends that are broken off ------------------------------------------------------------------------
+# --- appends that are broken off ------------------------------------------------------------------
 
 
 class Breaks:
@@ -219,9 +222,9 @@ class Breaks:
         self.left = nth
         self.raised = False
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         """Pass on, or break off."""
-        if arguments and not (arguments[0] == "store" and arguments[1].endswith(".q")):
+        if arguments and not (arguments[0] == "store" and str(arguments[1]).endswith(".q")):
             return self.real(*arguments)
         self.left -= 1
         if self.left < 0 and not self.raised:
@@ -273,7 +276,7 @@ def test_interrupted_append_leaves_a_consistent_log(
     begin = world.fs.begin
     if where == "clock":
         breaks = Breaks(world.clock.wall_ns, 0)
-        opened.writer._clock = breaks
+        opened.writer._clock = breaks  # type: ignore[assignment]
     else:
         breaks = Breaks(begin, int(where))
         world.fs.begin = breaks
@@ -309,7 +312,7 @@ def test_interrupted_roll_poisons_the_writer_and_loses_nothing(world: World) -> 
     log.append(bytes(BIG))
     begin = world.fs.begin
 
-    def breaks(kind: str, path: str, *detail: int | str) -> Any:
+    def breaks(kind: str, path: str, *detail: int | str) -> object:
         if path.endswith("manifest.current"):
             raise KeyboardInterrupt
         return begin(kind, path, *detail)

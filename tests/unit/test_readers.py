@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,20 +25,24 @@ from headwater.testing import Fault
 from tests.unit.world import BIG, FOLDER, World, drained, world
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headwater import Log
+    from headwater._reader import Start
+    from headwater._types import Durability
 
 __all__ = ["world"]
 
 
-def numbered(world: World, count: int, size: int = 8, **options: Any) -> Log:
+def numbered(world: World, count: int, size: int = 8, durability: Durability = "sync") -> Log:
     """A log of records that say their own number."""
-    log = world.open(**options)
+    log = world.open(durability=durability)
     for number in range(count):
         log.append(b"%d" % number + bytes(size))
     return log
 
 
-def sequences(records: Any) -> list[int]:
+def sequences(records: Iterable[Record]) -> list[int]:
     """Which records those are."""
     return [record.sequence for record in records]
 
@@ -51,7 +55,7 @@ def sequences(records: Any) -> list[int]:
     [("earliest", 0), ("latest", 5), (3, 3), (5, 5), (datetime(2200, 1, 1, tzinfo=UTC), 5)],
     ids=["earliest", "latest", "number", "end", "time"],
 )
-def test_new_reader_starts_where_it_is_told(world: World, start: Any, first: int) -> None:
+def test_new_reader_starts_where_it_is_told(world: World, start: Start, first: int) -> None:
     """Every form of a start counts when the name is new, and only then."""
     log = numbered(world, 5)
     with log.reader("r", start) as reader:
@@ -186,7 +190,7 @@ def test_follow_ends_when_nothing_comes_for_so_long(world: World) -> None:
         assert sequences(reader.follow(timeout=0.5)) == [0, 1]
 
 
-# --- the position -----------------------------------------------------------------------------------
+# --- the position ---------------------------------------------------------------------------------
 
 
 def test_commit_of_something_not_delivered_is_refused(world: World) -> None:
@@ -201,8 +205,8 @@ def test_commit_of_something_not_delivered_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["synced", "plain"])
-def test_commit_survives_what_it_promises(world: World, sync: bool) -> None:
-    """A plain commit survives the process; a synced one a power cut, with the records it covers."""
+def test_commit_survives_what_it_promises(world: World, *, sync: bool) -> None:
+    """A plain commit survives the process; a synced one, with its records, a power cut."""
     log = numbered(world, 3, durability="os")
     reader = log.reader("r")
     list(reader)
@@ -239,7 +243,7 @@ def test_failed_sync_of_a_commit_is_final_for_the_handle(world: World) -> None:
     reader = log.reader("r")
     list(reader)
     world.fs.fail_when(lambda o: o.kind == "sync" and o.path.endswith(META), Fault.EIO)
-    with pytest.raises(StorageError, match="r.meta"):
+    with pytest.raises(StorageError, match=r"r\.meta"):
         reader.commit(sync=True)
     world.fs.heal()
     with pytest.raises(PoisonedError, match="sync failed here before"):
@@ -331,7 +335,7 @@ def test_position_ahead_of_the_recovered_end_is_rewound_by_the_writer(
 
 @pytest.mark.parametrize("size", [8, 16], ids=["8 bytes", "16 bytes"])
 def test_older_reader_file_is_read_and_upgraded(world: World, size: int) -> None:
-    """S0-4, S0-5: 8 bytes are an offset in segment 0, 16 a segment and an offset; never written."""
+    """S0-4, S0-5: 8 bytes are an offset in segment 0, 16 segment and offset; never written."""
     log = numbered(world, 3)
     position = FIRST_FRAME + 56 * 2
     log.reader("other").close()
@@ -347,7 +351,7 @@ def test_older_reader_file_is_read_and_upgraded(world: World, size: int) -> None
 
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 15, 17, 4096, 8191, 8192, 8193])
 def test_reader_file_of_another_length_is_damaged(world: World, size: int) -> None:
-    """S0-5: any other length, and zeros of the right one, is a typed error that names the choices."""
+    """S0-5: any other length, and zeros, is a typed error that names the choices."""
     log = numbered(world, 2)
     log.reader("other").close()
     world.put("readers/r.meta", bytes(size))
@@ -386,7 +390,7 @@ def at(log: Log, nanoseconds: int) -> int:
 
 
 def test_assigned_timestamps_never_decrease(world: World) -> None:
-    """A clock that goes back is held, also over a roll and a reopen; explicit times may decrease."""
+    """A clock that goes back is held, also over a roll and a reopen; explicit times may go."""
     log = world.open()
     log.append(b"a")
     high = world.clock.now_ns
@@ -412,7 +416,7 @@ def test_assigned_timestamps_never_decrease(world: World) -> None:
 @pytest.mark.parametrize("indexed", [True, False], ids=["with idx", "without idx"])
 @pytest.mark.parametrize("order", ["rising", "falling", "mixed", "old"])
 def test_seek_by_time_finds_the_first_record_at_or_after(
-    world: World, indexed: bool, order: str
+    world: World, order: str, *, indexed: bool
 ) -> None:
     """Over many segments, for any order of explicit times, with and without indexes."""
     log = world.open()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["world"]
 LOG_ID = b"log-id-16-bytes!"
-POSITION = "HWRP".encode()
+POSITION = b"HWRP"
 
 
 def manifest(number: int, sealed: int = 0) -> Manifest:
@@ -41,7 +41,7 @@ def manifest(number: int, sealed: int = 0) -> Manifest:
     return Manifest(sealed * 10 + number, active, PackedEntries.of(*entries))
 
 
-# --- the manifest, on disk --------------------------------------------------------------------------
+# --- the manifest, on disk ------------------------------------------------------------------------
 
 
 def test_manifest_is_two_slots_and_a_pointer(world: World) -> None:
@@ -167,7 +167,7 @@ def test_segments_without_a_pointer_are_not_a_fresh_log(world: World) -> None:
 
 def test_manifest_of_ten_thousand_segments_has_the_size_that_was_foreseen() -> None:
     """S4-6: 10,000 files with paths of about 50 bytes make about 760 KB, rewritten whole."""
-    path = "segments-with-a-name-of-fifty-bytes/0000/{:09d}.q"
+    path = "segments-with-a-name-of-fifty-bytes/00/{:09d}.q"
     entries = [FileEntry(path.format(n), n, n, 4096) for n in range(10_000)]
     active = ActiveFileState(10_000, FIRST_FRAME, 0, path.format(10_000))
     data = Manifest(10_000, active, PackedEntries.of(*entries)).pack()
@@ -205,7 +205,7 @@ def test_manifest_with_an_open_change_is_read_as_before_or_after() -> None:
     assert {1, 2, 3, 4} >= set(seen) >= {1, 2, 3}
 
 
-# --- index.meta -------------------------------------------------------------------------------------
+# --- index.meta -----------------------------------------------------------------------------------
 
 
 def test_watermark_is_sixteen_bytes_little_endian() -> None:
@@ -255,7 +255,7 @@ def test_watermark_of_an_older_segment_is_ignored(world: World) -> None:
     assert world.open().next_sequence == 3
 
 
-# --- state ------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
 def test_state_counts_writers_and_ends(world: World) -> None:
@@ -321,7 +321,7 @@ def test_state_remembers_the_last_cuts() -> None:
     state.close()
 
 
-# --- slots ------------------------------------------------------------------------------------------
+# --- slots ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=12), st.integers(0, 99))
@@ -365,7 +365,7 @@ def test_slot_write_that_is_not_valid_any_more_changes_nothing() -> None:
     assert slots.newest.payload == b"first"
 
 
-# --- the sparse index -------------------------------------------------------------------------------
+# --- the sparse index -----------------------------------------------------------------------------
 
 
 @given(
@@ -429,7 +429,7 @@ def test_index_files_can_be_deleted(world: World) -> None:
     assert not world.fs.exists(segment_path(FOLDER, 0))
 
 
-# --- the producer table -----------------------------------------------------------------------------
+# --- the producer table ---------------------------------------------------------------------------
 
 
 def test_control_body_comes_back_with_its_producers() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from headwater._types import Mode
     from headwater.testing import Operation
 
 __all__ = ["world"]
@@ -148,11 +149,11 @@ def test_segment_header_keeps_every_field() -> None:
     assert header.pack()[:4] == MAGIC
 
 
-# --- the disk is full -------------------------------------------------------------------------------
+# --- the disk is full -----------------------------------------------------------------------------
 
 
 def test_full_disk_refuses_the_roll_and_leaves_the_log_usable(world: World) -> None:
-    """No space for the next segment: ENOSPC, nothing written; what fits here is still appended."""
+    """No space for the next segment: ENOSPC; what fits here is still appended."""
     log = world.open()
     log.append(bytes(BIG))
     world.fs.capacity_bytes = 0
@@ -188,7 +189,7 @@ def test_log_on_a_full_disk_can_be_closed_and_opened(world: World) -> None:
 
 @pytest.mark.parametrize("nth", range(12))
 def test_disk_that_fills_up_inside_a_roll_loses_nothing(world: World, nth: int) -> None:
-    """ENOSPC at any step of a roll: the append fails or not, the log goes on when there is space."""
+    """ENOSPC at any step of a roll: it fails or not, the log goes on when there is space."""
     log = world.open()
     log.append_many([bytes(BIG)], producer="p", batch=1)
     first = len(world.fs.operations)
@@ -234,18 +235,19 @@ def test_new_log_on_a_full_disk_is_an_error_and_can_be_made_later(world: World) 
     assert needed > 2
 
 
-# --- too many open files ------------------------------------------------------------------------------
+# --- too many open files --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_open_without_descriptors_is_an_error_and_leaks_none(world: World, mode: str) -> None:
+def test_open_without_descriptors_is_an_error_and_leaks_none(world: World, mode: Mode) -> None:
     """EMFILE at any point of opening gives back what was taken; nothing stays locked."""
     with world.open() as log:
         for _ in range(3):
             log.append(bytes(BIG))
     del log
     before, allowed = held(world), 0
-    while True:
+    opened = None
+    while opened is None:
         world.fs.descriptor_limit = world.fs.descriptors + allowed
         try:
             opened = world.open(mode=mode)
@@ -283,7 +285,7 @@ def test_append_without_descriptors_fails_at_the_roll_and_works_afterwards(world
     assert world.open().next_sequence == 3
 
 
-# --- read-only --------------------------------------------------------------------------------------
+# --- read-only ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [Fault.EROFS, Fault.EACCES], ids=["EROFS", "EACCES"])
@@ -357,7 +359,7 @@ def test_read_only_folder_of_this_machine_refuses_a_writer(tmp_path: Path) -> No
     assert found.stdout.splitlines() == ["[b'a'] 1", f"{denied}", f"{denied} {folder}/lock"]
 
 
-# --- a failed sync ----------------------------------------------------------------------------------
+# --- a failed sync --------------------------------------------------------------------------------
 
 
 def test_failed_sync_poisons_the_writer_until_it_is_reopened(world: World) -> None:
@@ -376,10 +378,10 @@ def test_failed_sync_poisons_the_writer_until_it_is_reopened(world: World) -> No
     assert log.durable_sequence == 1
     log.close()
     world.power_cut()
-    assert values(world.open()) [:1] == [b"safe"]
+    assert values(world.open())[:1] == [b"safe"]
 
 
-# --- handles that are gone --------------------------------------------------------------------------
+# --- handles that are gone ------------------------------------------------------------------------
 
 HANDLE_CALLS: dict[str, Callable[[Any], object]] = {
     "append": lambda log: log.append(b"x"),
@@ -434,7 +436,7 @@ def test_closed_log_refuses_everything(world: World, call: str) -> None:
 
 @pytest.mark.parametrize("call", READER_CALLS)
 @pytest.mark.parametrize("whole", [False, True], ids=["reader", "log"])
-def test_closed_reader_refuses_everything(world: World, call: str, whole: bool) -> None:
+def test_closed_reader_refuses_everything(world: World, call: str, *, whole: bool) -> None:
     """A reader that was closed, or whose log was, says so."""
     log = world.open()
     log.append_many([b"a", b"b"])
@@ -493,10 +495,8 @@ def test_log_that_was_forgotten_warns_and_releases_its_lock(tmp_path: Path) -> N
     reader = log.reader("billing")
     with pytest.warns(ResourceWarning, match="reader 'billing' was never closed"):
         del reader
-        gc.collect()
     with pytest.warns(ResourceWarning, match=r"log .*log was never closed"):
         del log
-        gc.collect()
     with headwater.open(tmp_path / "log") as again:
         assert list(again.values()) == [b"a"]
         again.reader("billing").close()

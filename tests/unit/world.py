@@ -1,4 +1,4 @@
-"""A small world for a log: a file system in memory, a clock that a test turns, repeatable entropy."""
+"""A small world for a log: files in memory, a clock that a test turns, repeatable entropy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headwater._log import Log
-    from headwater._types import Record
+    from headwater._types import Durability, Mode, Record
     from headwater.fs import FileSystem
+    from headwater.testing._inode import PowerModel
 
 FOLDER = "/log"
 #: The smallest segments that keep tests short: a few records roll.
@@ -70,16 +71,27 @@ class World:
             background=False,
         )
 
-    def open(self, **options: Any) -> Log:
+    def open(
+        self,
+        *,
+        mode: Mode = "a",
+        durability: Durability = "sync",
+        segment_bytes: int = SEGMENT_BYTES,
+        max_age_s: float | None = None,
+    ) -> Log:
         """Open the log; what a test leaves open is closed when it ends."""
-        if options.get("mode") != "r":
-            options.setdefault("segment_bytes", SEGMENT_BYTES)
-        log = open_home(self.home(), **options)
+        log = open_home(
+            self.home(),
+            mode=mode,
+            durability=durability,
+            segment_bytes=None if mode == "r" else segment_bytes,
+            max_age_s=max_age_s,
+        )
         self.logs.append(log)
         return log
 
     def contents(self) -> dict[str, bytes | None]:
-        """Everything below the log's folder, by path; locks and leases say nothing and are left out."""
+        """Everything below the log's folder, by path; locks and leases say nothing."""
         found: dict[str, bytes | None] = self.fs.contents()
         return {
             path: data
@@ -111,7 +123,7 @@ class World:
         """Segments by their files, the prepared ones included."""
         return [int(name[:9]) for name in self.fs.list(self.folder) if name.endswith(".q")]
 
-    def power_cut(self, seed: int = 0, model: str = "drop") -> None:
+    def power_cut(self, seed: int = 0, model: PowerModel = "drop") -> None:
         """Cut the power: what was open is gone, what was not synced may be."""
         self.fs = self.fs.after_power_crash(seed, model)
 
@@ -134,9 +146,9 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def drained(log: Log, name: str, **options: Any) -> list[Record]:
+def drained(log: Log, name: str) -> list[Record]:
     """Everything that a reader gets until the tail, committed."""
-    with log.reader(name, **options) as reader:
+    with log.reader(name) as reader:
         found = list(reader)
         reader.commit()
     return found

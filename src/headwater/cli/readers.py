@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import headwater
 from headwater._encode import to_name
-from headwater._positions import Stored, load_stored, readers_lock, take_lease, write_new
-from headwater._reader import resolve_start
+from headwater._positions import load_stored
 from headwater.cli.follow import open_view
 from headwater.cli.info import reader_lines
 from headwater.cli.options import NO, OK, UsageError, add_log, command
 from headwater.cli.status import readers_of
 from headwater.cli.text import start_of
-from headwater.errors import CorruptionError, PositionError
+from headwater.errors import CorruptionError
 
 if TYPE_CHECKING:
     import argparse
 
     from headwater import Log
-    from headwater._reader import Start
     from headwater.cli.options import Commands
     from headwater.cli.terminal import Terminal
 
@@ -108,12 +105,7 @@ def run_seek(arguments: argparse.Namespace, terminal: Terminal) -> int:
         if before is _ABSENT and not arguments.create:
             terminal.note(f"there is no reader {name!r}: --create registers it")
             return NO
-        try:
-            after = _seek(log, name, arguments.to)
-        except (CorruptionError, PositionError):
-            if before is _ABSENT:
-                raise
-            after = _replace(log.path, name, arguments.to)
+        after = log.seek_reader(name, arguments.to)
     previous = before if isinstance(before, int) else None
     if terminal.json:
         terminal.document(
@@ -138,23 +130,3 @@ def _sequence_of(log: Log, name: str) -> object:
     finally:
         view.close()
     return _ABSENT if stored is None else stored.sequence
-
-
-def _seek(log: Log, name: str, to: Start) -> int:
-    with log.reader(name, to) as reader:
-        reader.seek(to)
-        reader.commit(sync=True)
-        return reader.sequence
-
-
-def _replace(path: str, name: str, to: Start) -> int:
-    """Write a new file for a reader that cannot be opened where it stands."""
-    view = open_view(path)
-    try:
-        with closing(take_lease(view.home, name)), readers_lock(view.home, shared=True):
-            sequence = resolve_start(view, to)
-            place = view.locate(sequence)
-            write_new(view.home, name, Stored(*place, sequence, sequence, 0))
-    finally:
-        view.close()
-    return sequence

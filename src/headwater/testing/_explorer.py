@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from headwater.testing._compare import words
 from headwater.testing._faultfs import FaultFS
 from headwater.testing._ledger import Violation
 from headwater.testing._oracle import Oracle
-from headwater.testing._world import World, words
+from headwater.testing._world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from headwater.testing._faults import Operation
     from headwater.testing._ledger import Ending, Ledger
@@ -74,13 +75,13 @@ class Explored:
 class Explorer:
     """Explores one workload; see `explore`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - made by `explore` only
         self,
         workload: Workload,
         *,
         seeds: int,
         nested: float,
-        models: Collection[Model],
+        models: tuple[Model, ...],
         at: Callable[[Operation], bool] | None,
         again: Workload,
     ) -> None:
@@ -167,8 +168,10 @@ class Explorer:
             raise Violation(f"{violation}\n{self._line((cut,))}") from violation
         luck = random.Random(f"second {cut}")
         for done, fs in FaultFS.moments(resumed.fs.journal):
-            second = Cut(done, luck.choice(_SECOND), luck.randrange(10**6))
-            self._judged((cut, second), fs, resumed.ledger)
+            endings = [luck.choice(_SECOND), *(_SECOND[-1:] * (self.seeds - 1))]
+            for model in endings:
+                second = Cut(done, model, luck.randrange(10**6))
+                self._judged((cut, second), fs, resumed.ledger)
 
     def _resumed(self, image: FaultFS, ledger: Ledger) -> World:
         world = World(image, ledger)
@@ -183,7 +186,7 @@ class Explorer:
         place = " > ".join(map(str, cuts))
         again = "" if self.again is resume else f", again={self.again.__qualname__}"
         return (
-            f"seen again with: python -c \"from headwater.testing import explore; "
+            'seen again with: python -c "from headwater.testing import explore; '
             f"from {module} import {name}; explore({name}, only='{place}'{again})\""
         )
 
@@ -202,7 +205,7 @@ def explore(  # noqa: PLR0913 - how far to go
     *,
     seeds: int = 1,
     nested: float = 0.0,
-    models: Collection[Model] = ENDINGS,
+    models: tuple[Model, ...] = ENDINGS,
     at: Callable[[Operation], bool] | None = None,
     again: Workload = resume,
     only: str | None = None,

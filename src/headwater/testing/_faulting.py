@@ -9,13 +9,14 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from headwater.testing._compare import words
 from headwater.testing._explorer import Cut, Explored
 from headwater.testing._faultfs import FaultFS
 from headwater.testing._faults import Fault
 from headwater.testing._inode import BLOCK, SECTOR
 from headwater.testing._ledger import Violation
 from headwater.testing._oracle import Oracle
-from headwater.testing._world import World, words
+from headwater.testing._world import World
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,7 +64,8 @@ class Faulting:
         except Violation as violation:
             raise Violation(f"{violation}\nwith {self.fault} at {name}") from violation
         except Exception as error:
-            raise Violation(f"{error!r} is no error of ours\nwith {self.fault} at {name}") from error
+            foreign = f"{error!r} is no error of ours"
+            raise Violation(f"{foreign}\nwith {self.fault} at {name}") from error
         finally:
             world.fs.heal()
             world.leave()

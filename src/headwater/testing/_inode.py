@@ -48,8 +48,6 @@ class Inode:
     mtime_ns: int = 0
     links: int = 0
     handles: int = 0
-    #: Syncs that failed since it was made; every open file reports each of them once.
-    failures: int = 0
     blocks: set[int] = field(default_factory=set)
     disk_blocks: set[int] = field(default_factory=set)
     dirty: dict[int, list[Store]] = field(default_factory=dict)
@@ -58,6 +56,8 @@ class Inode:
     lost: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     #: Outgrown buffers that maps still look at; every change is made in them as well.
     outgrown: list[bytearray] = field(default_factory=list)
+    #: Syncs that failed since it was made; every open file reports each of them once.
+    failures: int = 0
 
     def copy(self) -> Inode:
         """Make an equal inode that nobody has open."""

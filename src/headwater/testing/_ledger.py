@@ -21,7 +21,7 @@ NEVER: Final = 2**62
 Ending: TypeAlias = Literal["process", "power"]
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - it is what a test asserts
     """A promise that was broken; the message says which, where, and how to see it again."""
 
 

@@ -6,14 +6,14 @@ error, because no crash may leave a log that does not open.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headwater._log import open_home
+from headwater._verify import verify
 from headwater.errors import HeadwaterError
+from headwater.testing._compare import compare
 from headwater.testing._ledger import Violation
-from headwater.testing._world import World, compare
+from headwater.testing._world import World
 
 if TYPE_CHECKING:
     from headwater._log import Log
@@ -192,9 +192,7 @@ class Oracle:
 
 
 def _verify(world: World) -> None:
-    if find_spec("headwater._verify") is None:
-        return
-    report = import_module("headwater._verify").verify(world.home)
+    report = verify(world.home)
     if not report.ok:
         raise Violation(f"verify finds {report.problems}")
 

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from headwater._cursor import Cursor, FrameChunk
 from headwater._home import Home
 from headwater._log import open_home
-from headwater._state import MAGIC, STATE, STATE_BYTES
 from headwater._types import Record
 from headwater._view import LogView
 from headwater.errors import HeadwaterError, PoisonedError
-from headwater.testing._ledger import NEVER, Commit, Ledger, Numbered, Staged, Trim, Violation
-from headwater.testing._ledger import untimed
+from headwater.testing._compare import compare, match_staged
+from headwater.testing._ledger import (
+    NEVER,
+    Commit,
+    Ledger,
+    Numbered,
+    Staged,
+    Trim,
+    Violation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,21 +99,19 @@ class World:
 
     # Steps
 
-    @contextmanager
-    def _step(self, log: Log | None = None) -> Iterator[None]:
-        """Let one step fail where that is planned, and see that nobody promises after a failure."""
+    def _step(self, log: Log | None = None) -> _Step:
+        """Let one step fail where that is planned."""
         if self.before_step is not None:
             self.before_step()
-        try:
-            yield
-        except HeadwaterError as error:
-            if not self.is_tolerant:
-                raise
-            self.errors.append((self.moment, error))
-            if log is not None and not log.closed:
-                self._absorb(log)
-            if isinstance(error, PoisonedError) and log is not None:
-                self._poisoned.add(id(log))
+        return _Step(self, log)
+
+    def failed(self, log: Log | None, error: HeadwaterError) -> None:
+        """Write down that a step failed."""
+        self.errors.append((self.moment, error))
+        if log is not None and not log.closed:
+            self._absorb(log)
+        if isinstance(error, PoisonedError) and log is not None:
+            self._poisoned.add(id(log))
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -184,9 +189,7 @@ class World:
         with self._step(log):
             begun = self._begin(log, [(value, None, ()) for value in values], whole=True)
             written = log.append_many(values, producer=producer, batch=batch)
-            self.ledger.numbered.append(
-                Numbered(producer, batch, tuple(values), begun, written)
-            )
+            self.ledger.numbered.append(Numbered(producer, batch, tuple(values), begun, written))
             self._acked(log, written, begun, whole=True)
 
     def _absorb(self, log: Log) -> None:
@@ -364,88 +367,18 @@ class World:
         self.ledger.claim(self.moment, log.durable_sequence)
 
 
-def compare(  # noqa: PLR0913 - what was found and what it is held against
-    ledger: Ledger,
-    moment: int,
-    found: list[Record],
-    start: int,
-    required: int,
-    *,
-    is_drained: bool = True,
-) -> int:
-    """See that what was found is what it must be; returns how much of the ledger it goes on from.
+class _Step:
+    """One step of a workload; it swallows the errors that are planned."""
 
-    The found records are a prefix of the appended ones, not cut inside a group, not shorter than
-    required, and after it only groups out of the inbox, all of them once it `is_drained`.
-    """
-    if [record.sequence for record in found] != list(range(start, start + len(found))):
-        raise Violation(f"the sequences have a hole or a repetition: {found}")
-    stop = start
-    allowed = ledger.allowed(moment)
-    for record in found:
-        if stop >= allowed or not _same(ledger.entries[stop].record, record, ledger, stop):
-            break
-        stop += 1
-    rest = [record.value for record in found[stop - start :]]
-    while not ledger.may_end_at(stop):
-        stop -= 1
-        rest.insert(0, found[stop - start].value)
-    if stop < required:
-        wanted = ledger.entries[stop].record if stop < len(ledger.entries) else None
-        got = found[stop - start] if stop - start < len(found) else None
-        raise Violation(
-            f"{required} records were promised, {stop} are there: expected {wanted}, found {got}"
-        )
-    if rest and not is_drained:
-        raise Violation(f"nobody promised {rest[:3]} ({len(rest)} records too many, at {stop})")
-    if is_drained:
-        match_staged(ledger, rest, moment, stop=stop)
-    return stop
+    def __init__(self, world: World, log: Log | None) -> None:
+        self._world = world
+        self._log = log
 
+    def __enter__(self) -> None:
+        """Nothing to do."""
 
-def _same(expected: Record, found: Record, ledger: Ledger, sequence: int) -> bool:
-    if ledger.entries[sequence].timed:
-        return expected == found
-    return untimed(expected) == untimed(found)
-
-
-def match_staged(
-    ledger: Ledger, values: list[bytes], moment: int, *, stop: int | None = None
-) -> list[Staged]:
-    """The staged groups that `values` consist of, in order; nothing else may be among them.
-
-    With `stop`, every group that was staged by then and is not in front of `stop` must be there.
-    """
-    rest = list(values)
-    taken = []
-    for staged in ledger.staged:
-        if staged.is_within(NEVER - 1 if stop is None else stop) or staged.begun > moment:
-            continue
-        size = len(staged.values)
-        if tuple(rest[:size]) == staged.values:
-            del rest[:size]
-            taken.append(staged)
-        elif stop is not None and staged.done <= moment:
-            raise Violation(f"the staged group {staged} is not in the log, {rest[:size]} is")
-    if rest:
-        raise Violation(f"nobody promised {rest[:3]} ({len(rest)} records too many, at {stop})")
-    return taken
-
-
-def words(fs: FaultFS, folder: str) -> tuple[int, int]:
-    """The published and the durable end that the shared state tells everybody; 0 if nothing."""
-    path = f"{folder}/state"
-    if not fs.exists(path):
-        return 0, 0
-    file = fs.open(path)
-    try:
-        data = file.read(0, STATE_BYTES)
-    finally:
-        file.close()
-    if len(data) < STATE_BYTES:
-        return 0, 0
-    names = [field.name for field in STATE.fields]
-    found = dict(zip(names, STATE.struct.unpack_from(data), strict=True))
-    if found["magic"] != MAGIC or found["boot_id"] != fs.boot_id():
-        return 0, 0
-    return found["next_sequence"], found["durable_sequence"]
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, HeadwaterError) or not self._world.is_tolerant:
+            return False
+        self._world.failed(self._log, error)
+        return True
