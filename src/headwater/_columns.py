@@ -153,10 +153,8 @@ def total_of(sizes: list[int]) -> int:
 
 def pack_bitmap(items: Sequence[object | None]) -> bytes:
     """Arrow validity bitmap: bit i is set when item i is not None."""
-    bits = 0
-    for index, item in enumerate(items):
-        if item is not None:
-            bits |= 1 << index
+    digits = "".join(["0" if item is None else "1" for item in reversed(items)])
+    bits = int(digits or "0", 2)
     return padded(bits.to_bytes((len(items) + 7) // 8, "little"))
 
 
@@ -321,9 +319,10 @@ def split(offsets: memoryview, data: memoryview) -> list[bytes]:
 
 def split_nullable(bitmap: memoryview, offsets: memoryview, data: memoryview) -> list[bytes | None]:
     """As `split`, with None where the bit is not set."""
-    bits = int.from_bytes(bitmap, "little")
     items = split(offsets, data)
-    return [item if bits >> index & 1 else None for index, item in enumerate(items)]
+    digits = f"{int.from_bytes(bitmap, 'little'):0{len(items)}b}"
+    present = [digit == "1" for digit in reversed(digits)]
+    return [item if here else None for item, here in zip(items, present, strict=False)]
 
 
 def values_of(columns: Columns) -> list[bytes]:

@@ -136,13 +136,22 @@ class Cursor:
 
     __slots__ = ("_at", "_cuts", "_end", "_segment", "_view", "rewinds", "sequence")
 
-    def __init__(self, view: LogView, sequence: int, place: Position | None = None) -> None:
+    def __init__(
+        self,
+        view: LogView,
+        sequence: int,
+        place: Position | None = None,
+        *,
+        cuts: int | None = None,
+    ) -> None:
+        """`cuts`: what `LogView.cuts` said before `sequence` was known; by itself: says now."""
         self._view = view
+        # Read before the place is looked up: a cut in between must not go unnoticed.
+        self._cuts = view.cuts if cuts is None else cuts
         #: Number of the next record to deliver.
         self.sequence = sequence
         self._segment: Segment | None = None
         self._at = view.locate(sequence) if place is None else place
-        self._cuts = 0 if view.state is None else view.state.cut_count
         #: Frames below may be read.
         self._end = 0
         #: How often a recovery took this cursor back.

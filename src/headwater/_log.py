@@ -69,7 +69,7 @@ class Log:
         self._thread: UpkeepThread | None = None
         self._reader_expiry_s: float | None = None
         self._closed = False
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()
         self.durability: Durability = durability
         if opened is not None:
             # The common case without a detour: the writer's own method.
@@ -127,7 +127,9 @@ class Log:
 
     def producers(self) -> dict[str, int]:
         """The last batch number of every producer of numbered groups."""
-        return {mark.producer: mark.batch for mark in self._writing().writer.producers}
+        writer = self._writing().writer
+        with writer.lock:
+            return {mark.producer: mark.batch for mark in writer.producers}
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -376,16 +378,27 @@ class Log:
         with self._closing:
             if self._closed:
                 return
-            self._closed = True
-        if self._thread is not None:
-            self._thread.stop()
+            try:
+                self._closed = True
+                self._view.close()
+                if self._thread is not None and not self._orphaned:
+                    self._thread.stop()
+            finally:  # however the wait for the thread ended
+                self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._opened is None:
+            return
         try:
-            if self._opened is not None:
-                if self._upkeep is not None and not self._opened.writer.orphaned:
-                    self._upkeep.index_sealed()
-                shut_down(self._opened)
+            if self._upkeep is not None and not self._orphaned:
+                self._upkeep.index_sealed()
         finally:
-            self._view.close()
+            shut_down(self._opened)
+
+    @property
+    def _orphaned(self) -> bool:
+        """True in the child of a fork, where the threads and locks of the parent are not."""
+        return self._opened is not None and self._opened.writer.orphaned
 
     def set_reader_expiry(self, seconds: float | None) -> None:
         """How long `cleanup` respects a reader that is not in use; None: for ever."""

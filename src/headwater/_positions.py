@@ -242,9 +242,7 @@ def delete_reader(home: Home, name: str) -> bool:
         return False
     lease = take_lease(home, name)
     try:
-        home.fs.unlink(meta_path(home, name))
-        home.fs.sync_dir(home.readers)
-        home.fs.unlink(lease.path)
+        _forget(home, name, lease)
     finally:
         lease.close()
     return True
@@ -254,19 +252,54 @@ def expire_readers(home: Home, max_age_s: float) -> list[str]:
     """Forget readers without a live handle whose last commit is older; returns their names."""
     expired = []
     for name in reader_names(home):
-        try:
-            stored = load_stored(home, name)
-        except CorruptionError:
-            continue  # unreadable is not old: retention stays blocked and names it
-        if stored is None or not stored.committed_ns or is_live(home, name):
+        if not _is_old(home, name, max_age_s):
             continue
-        age_s = (home.clock_ns() - stored.committed_ns) / 1e9
-        if age_s > max_age_s and delete_reader(home, name):
-            logger.warning(
-                "%s: reader %r expired, its last commit is %.0f s old", home.folder, name, age_s
-            )
-            expired.append(name)
+        try:
+            lease = take_lease(home, name)
+        except LockedError:
+            continue  # in use
+        try:
+            if _is_old(home, name, max_age_s):  # still, now that nobody can open it
+                _forget(home, name, lease)
+                expired.append(name)
+        finally:
+            lease.close()
+    for name in expired:
+        logger.warning(
+            "%s: reader %r expired: no commit for more than %.0f s", home.folder, name, max_age_s
+        )
     return expired
+
+
+def _is_old(home: Home, name: str, max_age_s: float) -> bool:
+    try:
+        stored = load_stored(home, name)
+    except CorruptionError:
+        return False  # unreadable is not old: retention stays blocked and names it
+    if stored is None or not stored.committed_ns:
+        return False
+    return (home.clock_ns() - stored.committed_ns) / 1e9 > max_age_s
+
+
+def _forget(home: Home, name: str, lease: File) -> None:
+    home.fs.unlink(meta_path(home, name))
+    home.fs.sync_dir(home.readers)
+    home.fs.unlink(lease.path)
+
+
+def _settled_position(home: Home, name: str) -> Stored | None:
+    """As `load_stored`, behind a commit that had begun before its reader was told of a cut."""
+    try:
+        file = home.fs.open(meta_path(home, name))
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        file.lock()
+        return parse_stored(file.read(0, SLOT_FILE_BYTES + 1), file.path)
+    finally:
+        file.close()
 
 
 def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> list[str]:
@@ -274,7 +307,7 @@ def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> li
     rewound = []
     for name in reader_names(home):
         try:
-            found = load_stored(home, name)
+            found = _settled_position(home, name)
         except CorruptionError:
             continue  # reported to whoever opens it; retention deletes nothing until then
         if found is None or found.sequence is None:

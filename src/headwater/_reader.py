@@ -248,12 +248,25 @@ class Reader:
                     f"record {target - 1} was not delivered by this reader, which is at "
                     f"{self._sequence}"
                 )
-            place = self._place_of(target)
-            if sync:
-                self._sync_records(place, target)
-            stored = Stored(*place, target, target, 0, self._view.home.clock_ns())
-            written = self._slots.write(stored.pack(), sync=sync, still_valid=self._no_cut)
+            if target < self._committed:  # to where retention may just be deleting
+                with readers_lock(self._view.home, shared=True):
+                    start = self._view.start_sequence
+                    if target < start:
+                        raise SequenceExpiredError(target, start)
+                    written = self._store(target, sync=sync)
+            else:
+                written = self._store(target, sync=sync)
+
+    def _store(self, target: int, *, sync: bool) -> bool:
+        """Write a position; False when a recovery came in between."""
+        place = self._place_of(target)
+        if sync:
+            self._sync_records(place, target)
+        stored = Stored(*place, target, target, 0, self._view.home.clock_ns())
+        written = self._slots.write(stored.pack(), sync=sync, still_valid=self._no_cut)
+        if written:
             self._committed = target
+        return written
 
     def _place_of(self, sequence: int) -> Position:
         cursor, chunk = self._cursor, self._chunk
@@ -377,13 +390,14 @@ def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -
     lease = take_lease(home, name)
     slots = cursor = None
     try:
+        cuts = view.cuts
         stored = load_stored(home, name)
         if stored is None:
             stored = _register(view, name, start)
         elif stored.sequence is None:
             stored = _upgrade(view, name, stored)
         slots = open_slots(home, name)
-        cursor = _cursor_at(view, name, stored)
+        cursor = _cursor_at(view, name, stored, cuts)
     except BaseException:
         if slots is not None:
             slots.close()
@@ -432,7 +446,7 @@ def _stands(view: LogView, end: int, sequence: int) -> bool:
     return probe.sequence == sequence
 
 
-def _cursor_at(view: LogView, name: str, stored: Stored) -> Cursor:
+def _cursor_at(view: LogView, name: str, stored: Stored, cuts: int) -> Cursor:
     sequence = stored.sequence or 0
     start, end = view.start_sequence, view.next_sequence
     if sequence < start:
@@ -442,7 +456,7 @@ def _cursor_at(view: LogView, name: str, stored: Stored) -> Cursor:
             f"reader {name!r} of {view.home.folder} is at sequence {sequence}, the log ends at "
             f"{end}: seek it, or open the log for writing once to have it rewound"
         )
-    cursor = Cursor(view, sequence, stored.position)
+    cursor = Cursor(view, sequence, stored.position, cuts=cuts)
     try:
         cursor.enter()
     except BaseException:

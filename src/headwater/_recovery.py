@@ -105,6 +105,14 @@ def recover(
     if walk.sealed is None:
         torn_stop = tally.position if blank else _used_stop(segment, tally.position)
         _refuse_damage(segment, walk, tally, max(watermark, start), start, torn_stop)
+    elif watermark > tally.position:
+        message = (
+            f"{segment.path}: sealed at {tally.position}, but the watermark says that it was "
+            f"durable up to {watermark}; run `headwater repair`"
+        )
+        raise CorruptionError(
+            message, path=segment.path, segment_id=segment.segment_id, position=tally.position
+        )
     return Recovered(
         tally.position,
         tally.sequence,

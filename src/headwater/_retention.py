@@ -140,9 +140,9 @@ def _prefix(numbers: list[int], manifest: Manifest) -> list[int]:
 
 def _without(manifest: Manifest, gone: list[int]) -> Manifest:
     """The manifest without the segments `gone`; remove-only, whatever was added meanwhile."""
-    files = manifest.files
+    files, numbers = manifest.files, frozenset(gone)
     keep = 0
-    while keep < len(files) and segment_number(files[keep].path) in gone:
+    while keep < len(files) and segment_number(files[keep].path) in numbers:
         keep += 1
     return replace(manifest, files=files.tail(keep)) if keep else manifest
 

@@ -141,7 +141,10 @@ def prepare_segment(fs: FileSystem, path: str, segment_bytes: int) -> None:
     """
     file = fs.open(path, write=True, create=True)
     try:
-        if file.size() != segment_bytes:
+        size = file.size()
+        if size > segment_bytes:  # prepared by an attempt that wanted larger segments
+            file.truncate(segment_bytes)
+        if size != segment_bytes or file.allocated_bytes() < segment_bytes:
             file.allocate(segment_bytes)
             file.sync()
     finally:

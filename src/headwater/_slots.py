@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
-from headwater.errors import PoisonedError, StorageError
+from headwater.errors import PoisonedError, StorageError, UnsupportedError
 from headwater.fs import replace_file
 
 if TYPE_CHECKING:
@@ -55,15 +55,20 @@ def pack_slot(magic: bytes, generation: int, payload: bytes, *, synced: bool) ->
 
 
 def parse_slot(magic: bytes, data: bytes, index: int) -> Slot | None:
-    """The copy in `data`, or None when it is not whole."""
+    """The copy in `data`, or None when it is not whole.
+
+    Raises `UnsupportedError` for a whole copy of a newer version: too new is never damaged.
+    """
     if len(data) < SLOT_HEADER.size + 4:
         return None
     found, flags, version, size, generation = SLOT_HEADER.struct.unpack_from(data)
     stop = SLOT_HEADER.size + size
-    if found != magic or version != VERSION or stop + 4 > len(data):
+    if found != magic or stop + 4 > len(data):
         return None
     if crc32(data[:stop]) != int.from_bytes(data[stop : stop + 4], "little"):
         return None
+    if version > VERSION:
+        raise UnsupportedError(f"a file of two copies of version {version}: upgrade")
     return Slot(index, generation, bool(flags & _SYNCED), data[SLOT_HEADER.size : stop])
 
 
@@ -120,6 +125,7 @@ class SlotFile:
         try:
             if still_valid is not None and not still_valid():
                 return False
+            self._catch_up()
             generation = self.newest.generation + 1
             data = pack_slot(self._magic, generation, payload, synced=sync)
             self._file.write(self._target * SLOT_BYTES, data)
@@ -129,6 +135,16 @@ class SlotFile:
         finally:
             self._file.unlock()
         return True
+
+    def _catch_up(self) -> None:
+        """A recovery may have written here since: go on from its copy, which was synced."""
+        newest = self.newest
+        head = self._file.read((1 - newest.number) * SLOT_BYTES, SLOT_HEADER.size)
+        if len(head) < SLOT_HEADER.size or SLOT_HEADER.struct.unpack(head)[-1] <= newest.generation:
+            return
+        slots = parse_slot_file(self._magic, self._file.read(0, SLOT_FILE_BYTES))
+        if slots and slots[0].generation > newest.generation:
+            self.newest, self._target = slots[0], 1 - slots[0].number
 
     def _sync(self) -> None:
         self._failed = True

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from headwater._durability import End
+from headwater._frame import BATCH
 from headwater._home import INBOX_FOLDER, INDEX_META, LOCK_FILE, READERS_FOLDER, STATE_FILE
 from headwater._index import Sampler
 from headwater._manifest import ActiveFileState, Manifest, PackedEntries
@@ -17,6 +19,7 @@ from headwater._manifest_store import MANIFEST, MANIFEST_LOCK, ManifestWriter
 from headwater._notes import pack_note, parse_note
 from headwater._positions import rewind_beyond
 from headwater._recovery import Recovered, recover
+from headwater._retention import remove_files
 from headwater._roll import (
     adopt,
     begin_segment,
@@ -30,7 +33,6 @@ from headwater._segment import (
     FIRST_FRAME,
     SegmentHeader,
     create_segment,
-    index_path,
     open_segment,
     parse_segment_id,
     read_header,
@@ -40,7 +42,7 @@ from headwater._segment import (
 from headwater._state import State
 from headwater._types import Recovery
 from headwater._wakeup import WAKE_FOLDER, ring_everybody
-from headwater._walk import any_bytes
+from headwater._walk import Walk, any_bytes
 from headwater._watermark import Watermark, read_watermark
 from headwater._writer import Writer
 from headwater.errors import (
@@ -204,6 +206,11 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> tuple
         header = SegmentHeader(log_id, 0, 0, 0, home.clock_ns(), segment_bytes)
         return create_segment(home.fs, home.folder, header, wipe=FIRST_FRAME), True
     segment = open_segment(home.fs, home.folder, active.file_sequence, writable=True)
+    try:
+        _fill_holes(segment)
+    except BaseException:
+        segment.close()
+        raise
     if segment.header.base_sequence != manifest.active_base:
         segment.close()
         expected, actual = manifest.active_base, segment.header.base_sequence
@@ -217,6 +224,12 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> tuple
             actual=actual,
         )
     return segment, False
+
+
+def _fill_holes(segment: Segment) -> None:
+    """A copied segment may be sparse: storing into a hole on a full disk would be a signal."""
+    if segment.file.allocated_bytes() < segment.header.segment_bytes:
+        segment.file.allocate(segment.header.segment_bytes)
 
 
 def _has_header(home: Home) -> bool:
@@ -308,8 +321,8 @@ def _finish_roll(
     if control is None:
         return old, found
     header = next_header(old.header, control, home.clock_ns())
-    _check_next(home, header)
-    new, first = begin_segment(home, header, control, found.producers, again=True)
+    _blank_next(home, header)
+    new, first = begin_segment(home, header, control, found.producers, again=False)
     adopt(manifests, sealed_entry(old, found.sequence, found.position), new)
     old.close()
     return new, found._replace(
@@ -322,15 +335,15 @@ def _finish_roll(
     )
 
 
-def _check_next(home: Home, header: SegmentHeader) -> None:
-    """The next file may be missing, prepared, or a beginning of this very segment."""
+def _blank_next(home: Home, header: SegmentHeader) -> None:
+    """The next file may be missing, prepared, or a beginning of this very segment: blank it."""
     path = segment_path(home.folder, header.segment_id)
     if not home.fs.exists(path):
         return
     try:
         found = read_header(home.fs, home.folder, header.segment_id)
     except CorruptionError:
-        return  # its header was being written; nothing can have followed
+        found = None  # its header was being written; nothing can have followed
     if found is not None and found._replace(created_ns=0) != header._replace(created_ns=0):
         message = (
             f"{path}: does not continue segment {header.segment_id - 1}; "
@@ -339,6 +352,45 @@ def _check_next(home: Home, header: SegmentHeader) -> None:
         raise CorruptionError(
             message, path=path, segment_id=header.segment_id, expected=header, actual=found
         )
+    if found is not None and _holds_records(home, header):
+        message = (
+            f"{path}: holds records, and the manifest does not know this segment: it was replaced; "
+            "nothing was changed; run `headwater repair`"
+        )
+        raise CorruptionError(message, path=path, segment_id=header.segment_id)
+    file = home.fs.open(path, write=True)
+    try:
+        if found is None:
+            file.truncate(0)
+        else:
+            _zero(file)  # a reader may have mapped it: its length must stay
+    finally:
+        file.close()
+
+
+def _holds_records(home: Home, header: SegmentHeader) -> bool:
+    """True when a segment has more than its MARK: no crash leaves that before the manifest."""
+    segment = open_segment(home.fs, home.folder, header.segment_id)
+    try:
+        walk = Walk(
+            segment.mapping.view,
+            segment.path,
+            seed=header.seed,
+            position=FIRST_FRAME,
+            sequence=header.base_sequence,
+            chain=header.prev_chain,
+        )
+        return any(frame.kind == BATCH for frame in islice(walk, 2))
+    finally:
+        segment.close()
+
+
+def _zero(file: File) -> None:
+    """Overwrite whatever is not zero."""
+    for start in range(0, file.size(), _PIECE_BYTES):
+        piece = file.read(start, _PIECE_BYTES)
+        if any_bytes(piece):
+            file.write(start, bytes(len(piece)))
 
 
 def _clear_next(home: Home, segment_id: int) -> None:
@@ -395,9 +447,11 @@ def _assemble(  # noqa: PLR0913, PLR0917 - what was found, put together once
         torn, cut = losses
         if torn or cut:
             logger.warning(
-                "%s: cut a torn tail of %d bytes at %d of %s (%s); the log goes on at sequence %d",
+                "%s: cut a torn tail of %d bytes and %d published records at %d of %s (%s); "
+                "the log goes on at sequence %d",
                 home.folder,
                 torn,
+                cut,
                 found.position,
                 segment.path,
                 found.reason,
@@ -425,7 +479,5 @@ def _sweep(home: Home, manifests: ManifestWriter) -> None:
         path = segment_path(home.folder, oldest)
         if not home.fs.exists(path):
             return
-        for leftover in (index_path(home.folder, oldest), path):
-            if home.fs.exists(leftover):
-                home.fs.unlink(leftover)
+        remove_files(home, oldest)
         logger.info("%s: removed %s, left over from retention", home.folder, path)

@@ -65,20 +65,25 @@ class Cut(NamedTuple):
 class State:
     """The mapped state of one log."""
 
-    __slots__ = ("_file", "_identity", "_known_boot", "_mapping", "quads", "writable")
+    __slots__ = ("_file", "_identity", "_mapping", "_own", "knows_boot", "quads", "writable")
 
     def __init__(self, file: File, mapping: Mapping, identity: bytes, *, writable: bool) -> None:
         self._file = file
         self._mapping = mapping
         self._identity = identity
-        self._known_boot = any(identity[STATE.offsets["boot_id"] :])
+        #: False where the machine does not name its boots: then only the writer trusts its words.
+        self.knows_boot = any(identity[STATE.offsets["boot_id"] :])
+        #: True once this very object has written the words anew.
+        self._own = False
         self.quads = mapping.quads
         self.writable = writable
 
     @property
     def trusted(self) -> bool:
         """False when the words were not written by a writer of this log in this boot."""
-        return self._known_boot and self._mapping.bytes[: len(self._identity)] == self._identity
+        if self._own:
+            return True
+        return self.knows_boot and self._mapping.bytes[: len(self._identity)] == self._identity
 
     @classmethod
     def open(cls, fs: FileSystem, path: str, log_id: bytes) -> State | None:
@@ -132,12 +137,15 @@ class State:
         store = self._mapping.bytes
         start = STATE.offsets["boot_id"]
         if published is None:
-            store[:STATE_BYTES] = bytes(STATE_BYTES)
-            store[:start] = self._identity[:start]
+            # The number of cuts stays: readers that wait compare it with what they saw.
+            kept = STATE.offsets["cut_count"]
+            store[:kept] = self._identity[:start].ljust(kept, b"\0")
+            store[kept + 8 : STATE_BYTES] = bytes(STATE_BYTES - kept - 8)
         self.quads[EPOCH] = self.quads[EPOCH] + 1
         self.quads[NEXT] = next_sequence
         self.quads[DURABLE] = durable
         store[start : start + 16] = self._identity[start:]
+        self._own = True
         return published
 
     def cut_to(self, next_sequence: int) -> int | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
@@ -33,6 +35,25 @@ _IDLE_S: Final = 0.1
 _POPULATE_BYTES: Final = 4 * 1024 * 1024
 
 
+class Nudge:
+    """Wakes the upkeep thread, from a thread that Ctrl-C may interrupt at any place.
+
+    Not an event: its lock is taken by Python code, and an interrupt there would leave it taken.
+    """
+
+    def __init__(self) -> None:
+        self._nudges: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """There is something to do."""
+        self._nudges.put(None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when there is, or when the time is over."""
+        with suppress(Empty):
+            self._nudges.get(timeout=timeout_s)
+
+
 class Upkeep:
     """The chores of one open log."""
 
@@ -55,7 +76,10 @@ class Upkeep:
         self._half_full = False
         self._prepared = -1
         self._synced = writer.sequence
-        self.wanted = threading.Event()
+        self._stepping = threading.Lock()
+        #: Chores that failed when they were last done: said once, not ten times a second.
+        self._failing: set[str] = set()
+        self.wanted = Nudge()
         writer.on_half_full = self._on_half_full
 
     def _on_half_full(self) -> None:
@@ -72,15 +96,23 @@ class Upkeep:
         """Do what is due. Failures are logged: whoever depends on the result meets them again."""
         syncer = self._writer.syncer
         chores = (self._sync, self._seal_old, self._prepare, self.index_sealed, self._empty_inbox)
-        for chore in chores:
-            told = syncer.reported
-            try:
-                chore()
-            except HeadwaterError:
-                syncer.reported = told  # a log line tells no caller: `close` still has to
-                if self._writer.closed:
-                    return
-                logger.exception("%s: upkeep failed", self._home.folder)
+        with self._stepping:
+            for chore in chores:
+                told = syncer.reported
+                try:
+                    chore()
+                    self._failing.discard(chore.__name__)
+                except HeadwaterError:
+                    syncer.reported = told  # a log line tells no caller: `close` still has to
+                    if self._writer.closed:
+                        return
+                    if chore.__name__ not in self._failing:
+                        logger.exception("%s: upkeep failed", self._home.folder)
+                    self._failing.add(chore.__name__)
+
+    def give_up(self, error: BaseException) -> None:
+        """Upkeep died of something unforeseen: without its syncs nothing may be acknowledged."""
+        self._writer.syncer.poison(error)
 
     def _sync(self) -> None:
         writer = self._writer
@@ -163,10 +195,13 @@ class UpkeepThread(threading.Thread):
             upkeep = self._upkeep()
             if upkeep is None:
                 return
-            upkeep.step()
+            try:
+                upkeep.step()
+            except BaseException as error:
+                upkeep.give_up(error)
+                raise
             del upkeep
             self._wanted.wait(self._pause_s)
-            self._wanted.clear()
 
     def stop(self) -> None:
         """Let the current step finish and end the thread."""

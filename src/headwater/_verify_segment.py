@@ -11,7 +11,7 @@ from itertools import compress
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater._columns import decode_columns
+from headwater._columns import decode_columns, records_of
 from headwater._frame import (
     BATCH,
     EXPLICIT,
@@ -368,8 +368,11 @@ class Scan:
 
 
 def check_body(view: memoryview, frame: Frame) -> Mark | None:
-    """Take a BATCH body apart; its mark, if it has one. Raises `FrameError`."""
-    return decode_columns(view[frame.body_start : frame.stop], frame.records, frame.flags).mark
+    """Take a BATCH body apart as a reader does; its mark, if it has one. Raises `FrameError`."""
+    columns = decode_columns(view[frame.body_start : frame.stop], frame.records, frame.flags)
+    for _ in records_of(columns, frame.sequence, frame.timestamp_ns):
+        pass
+    return columns.mark
 
 
 def _begins_before(view: memoryview, frame: Frame, sequence: int) -> bool:

@@ -142,7 +142,8 @@ class LogView:
 
     def _end(self) -> Recovered:
         """Find the end by reading the active segment, as a writer would, changing nothing."""
-        if self._recovered is None:
+        guess = self.state is not None and not self.state.knows_boot  # a writer may be at work
+        if self._recovered is None or guess:
             for attempt in range(_TRIES):
                 manifest = self.manifest
                 active = manifest.active_file.file_sequence
@@ -198,7 +199,7 @@ class LogView:
         Raises `SequenceExpiredError` below the start, `PositionError` beyond the end.
         """
         for _ in range(_TRIES):
-            cuts, manifest = self._cuts, self.manifest
+            cuts, manifest = self.cuts, self.manifest
             if sequence < manifest.start_sequence:
                 raise SequenceExpiredError(sequence, manifest.start_sequence)
             number, base = segment_holding(manifest, sequence)
@@ -210,7 +211,7 @@ class LogView:
             try:
                 found = self._locate_in(number, base, sequence)
             except CorruptionError:
-                if self._cuts == cuts:
+                if self.cuts == cuts:
                     raise
                 continue  # a recovery was cutting on the way: look again
             if found is not None:
@@ -218,7 +219,8 @@ class LogView:
         raise PositionError(f"sequence {sequence} is not in {self.home.folder}")
 
     @property
-    def _cuts(self) -> int:
+    def cuts(self) -> int:
+        """How often a recovery cut the log, as far as the shared state remembers."""
         return 0 if self.state is None else self.state.cut_count
 
     def _locate_in(self, number: int, base: int, sequence: int) -> Position | None:

@@ -55,7 +55,6 @@ class LogMachine(WritingMachine):
     @rule(data=st.data())
     def read_arrow(self, data: st.DataObject) -> None:
         """Arrow sees the same columns."""
-        pytest.importorskip("headwater._arrow")
         start = data.draw(st.integers(self.start, len(self.records)))
         expected = self.records[start:]
         table = self.log.to_arrow(start).read_all()

@@ -66,9 +66,12 @@ class MemoryMachine(LogMachine):
         """After a power cut everything durable is there, and a beginning of the rest."""
         self.world.fs = self.world.fs.after_power_crash(seed, model)
         self.forget_handles()
+        with self.world.open(mode="r") as looking:  # it changes nothing, and sees the same
+            seen, seen_end = list(looking.read()), looking.next_sequence
         self.durability = durability
         self.log = self.world.open(durability=durability)
         end = self.log.next_sequence
+        assert (seen_end, seen) == (end, list(self.log.read()))
         assert self.durable <= end <= len(self.records)
         del self.records[end:]
         self.durable = end

@@ -220,6 +220,20 @@ class WritingMachine(RuleBasedStateMachine):
         self.appended(written, given, before)
         self.sent.setdefault(producer, []).append((number, given, written))
 
+    @rule(producer=st.sampled_from(PRODUCERS), count=st.integers(26, 37))
+    def group_of_frames(self, producer: str, count: int) -> None:
+        """A numbered batch of more than one frame is there together as well."""
+        number = self.numbered.get(producer, (0, [], range(0)))[0] + 1
+        given = [Row(b"%03d" % index + bytes(92)) for index in range(count)]
+        before = self.world.clock.now_ns
+        try:
+            written = self.send(producer, number, given, None)
+        except UnsupportedError as error:
+            assert "do not fit" in str(error)  # noqa: PT017 - the table of producers needs room
+            return
+        self.appended(written, given, before)
+        self.sent.setdefault(producer, []).append((number, given, written))
+
     def send(self, producer: str, number: int, given: list[Row], expect: int | None) -> range:
         """Append a numbered batch."""
         return self.log.append_many(

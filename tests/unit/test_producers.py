@@ -11,7 +11,7 @@ from headwater._encode import digest_of, to_batch
 from headwater._limits import MAX_PRODUCERS
 from headwater.errors import ConflictError, OverloadedError, UnsupportedError
 from headwater.testing import Crash, Fault
-from tests.unit.world import BIG, FOLDER, World, values, world
+from tests.unit.world import BIG, FOLDER, PART, PARTS, World, values, world
 
 if TYPE_CHECKING:
     from headwater import Log
@@ -81,7 +81,7 @@ def test_group_is_there_whole_or_not_at_all_after_any_crash(world: World) -> Non
     log.append(b"before")
     log.sync()
     first = len(world.fs.operations)
-    send(log, 1, b"x" * 2000, b"y" * 2000, b"z" * 2000)
+    send(log, 1, *[PART] * PARTS)
     log.sync()
     seen = set()
     for count, moment in type(world.fs).moments(world.fs.journal):
@@ -89,9 +89,13 @@ def test_group_is_there_whole_or_not_at_all_after_any_crash(world: World) -> Non
             continue
         for seed in range(3):
             later = World(moment.after_power_crash(seed), world.clock)
+            with later.open(mode="r") as looking:
+                found = len(list(looking.read()))
+                assert looking.next_sequence == found
             with later.open() as again:
                 seen.add((again.next_sequence, tuple(again.producers().items())))
-    assert seen == {(1, ()), (4, (("etl", 1),))}
+                assert again.next_sequence == found
+    assert seen == {(1, ()), (1 + PARTS, (("etl", 1),))}
 
 
 def test_digest_tells_everything_that_a_batch_holds_apart() -> None:

@@ -25,6 +25,9 @@ FOLDER = "/log"
 SEGMENT_BYTES = 4096
 #: A value of this many bytes leaves no room for a second one in a segment.
 BIG = 3000
+#: So many values of `PART` need two frames, and still fit together in 8192 bytes.
+PARTS = 75
+PART = b"p" * 90
 START_NS = 1_700_000_000_000_000_000
 
 

@@ -239,9 +239,9 @@ def make_dir_durably(fs: FileSystem, path: str) -> None:
 def absolute(path: str | PathLike[str]) -> str:
     """The path as it is from the root, without looking at the disk."""
     try:
-        text = os.fspath(path)
+        text: object = os.fspath(path)
     except TypeError:
-        text = ""
+        text = None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidInputError(f"path must be text that names a folder, not {path!r}")
     return os.path.abspath(text)

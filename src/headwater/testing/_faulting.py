@@ -73,7 +73,8 @@ class Faulting:
     def _ends(self, world: World) -> None:
         moment = world.moment
         cuts = [Cut(moment, "process"), Cut(moment, "drop")]
-        cuts += [Cut(moment, "random", seed) for seed in range(_SEEDS)]
+        if self.fault is Fault.EIO:
+            cuts += [Cut(moment, "random", seed) for seed in range(_SEEDS)]
         stop = 0
         told = words(world.fs, world.folder)
         for cut in cuts:
@@ -82,7 +83,8 @@ class Faulting:
             oracle = Oracle(cut.leaves(world.fs), world.ledger, moment, cut.ending)
             found = oracle.judge(published)
             stop = found if cut.model == "process" else stop
-        self._reopened(world, stop)
+        if self.fault is Fault.EIO:
+            self._reopened(world, stop)
 
     def _reopened(self, world: World, stop: int) -> None:
         """What a new process finds and builds on must be durable before it says so."""
