@@ -129,6 +129,11 @@ class UnknownFrameError(FrameError):
     """A frame with good checksums of a kind or with flags that this version does not know."""
 
 
+def pack_words(words: list[int]) -> bytes:
+    """Many `pack_word` at once."""
+    return Struct(f"<{len(words)}I").pack(*words)
+
+
 def aligned(position: int) -> int:
     """Round up to where a frame may start."""
     return position + ALIGNMENT - 1 & -ALIGNMENT

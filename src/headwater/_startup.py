@@ -120,22 +120,22 @@ def check_folder(home: Home, *, create: bool) -> bool:
 def take_lock(home: Home) -> File:
     """Become the log's writer. Raises `LockedError` that names who is."""
     lock = home.fs.open(home.lock, write=True, create=True)
-    if not lock_patiently(lock):
-        holder = parse_note(lock.read(0, 4096))
-        lock.close()
-        pid, started = holder.get("pid"), holder.get("started")
-        raise LockedError(
-            f"{home.folder} is open for writing in process {pid} since {started}: "
-            'close it there, or open with mode="r"',
-            pid=pid if isinstance(pid, int) else None,
-            started=started if isinstance(started, str) else None,
-        )
     try:
-        note_holder(home, lock, None)
+        holder = None if lock_patiently(lock) else parse_note(lock.read(0, 4096))
+        if holder is None:
+            note_holder(home, lock, None)
+            return lock
     except BaseException:
         lock.close()
         raise
-    return lock
+    lock.close()
+    pid, started = holder.get("pid"), holder.get("started")
+    raise LockedError(
+        f"{home.folder} is open for writing in process {pid} since {started}: "
+        'close it there, or open with mode="r"',
+        pid=pid if isinstance(pid, int) else None,
+        started=started if isinstance(started, str) else None,
+    )
 
 
 def note_holder(home: Home, lock: File, epoch: int | None) -> None:

@@ -119,11 +119,11 @@ class State:
             if file.size() < STATE_BYTES:
                 file.close()
                 return None
+            identity = MAGIC + log_id + fs.boot_id()
             mapping = file.map(STATE_BYTES, writable=writable)
         except BaseException:
             file.close()
             raise
-        identity = MAGIC + log_id + fs.boot_id()
         return cls(file, mapping, identity, writable=writable)
 
     def rewrite(self, next_sequence: int, durable: int) -> int | None:

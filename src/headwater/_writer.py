@@ -38,6 +38,7 @@ from headwater._frame import (
     pack_covered,
     pack_plain,
     pack_word,
+    pack_words,
 )
 from headwater._index import Sampler
 from headwater._limits import INDEX_STRIDE_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE, MIB
@@ -85,7 +86,7 @@ class Writer:
         "_clock",
         "_mode",
         "assigned_ns",
-        "chain",
+        "chained",
         "closed",
         "entered_at",
         "explicit_ns",
@@ -109,6 +110,7 @@ class Writer:
         "soft_limit",
         "state",
         "syncer",
+        "unchained",
         "unmarked",
         "vouched",
         "warm_stop",
@@ -134,7 +136,9 @@ class Writer:
         self.quads = state.quads
         self.watermark = watermark
         self.sequence = found.sequence
-        self.chain = found.chain
+        #: Chain over the frames before the ones whose header_crc waits in `unchained`.
+        self.chained = found.chain
+        self.unchained: list[int] = []
         self.producers = found.producers
         self.assigned_ns = found.assigned_timestamp_ns
         self.explicit_ns = found.max_timestamp_ns
@@ -171,7 +175,7 @@ class Writer:
     def go_on(self, segment: Segment, position: int, chain: int) -> None:
         """Enter the segment behind the sealed one."""
         self.enter(segment, position, Sampler(complete=True))
-        self.chain = chain
+        self.chained = chain
         self.seal_pending = False
         self.vouched = self.sequence
         self.unmarked = True
@@ -185,6 +189,13 @@ class Writer:
     def records(self) -> int:
         """Records in the active segment."""
         return self.sequence - self.segment.header.base_sequence
+
+    @property
+    def chain(self) -> int:
+        """Running CRC over the header_crc of every frame; caught up with here, many at a time."""
+        waiting, self.unchained = self.unchained, []
+        self.chained = crc32(pack_words(waiting), self.chained)
+        return self.chained
 
     @property
     def max_timestamp_ns(self) -> int:
@@ -236,12 +247,13 @@ class Writer:
                     covered = pack_plain(
                         stop - position, BATCH, sequence, now, 1, sequence - self.vouched, crc
                     )
-                    word = pack_word(crc32(covered, self.seed ^ position))
-                    m = self.m
+                    header_crc = crc32(covered, self.seed ^ position)
+                    m, words, index = self.m, self.words, position >> 2
                     m[position + 40 : stop] = value
-                    m[position + 4 : position + 40] = covered[4:] + word
-                    self.words[position >> 2] = stop - position
-                    self.chain = crc32(word, self.chain)
+                    m[position + 4 : position + 36] = covered[4:]
+                    words[index + 9] = header_crc
+                    words[index] = stop - position
+                    self.unchained.append(header_crc)
                     self.position = after
                     self.sequence = next_sequence = sequence + 1
                     self.quads[NEXT] = next_sequence
@@ -421,7 +433,7 @@ class Writer:
         return size
 
     def _advance(self, body: Body, position: int, space: int, *, word: int) -> None:
-        self.chain = crc32(pack_word(word), self.chain)
+        self.unchained.append(word)
         self.position = position + space
         self.sequence += body.records
         self.unmarked = True
@@ -471,6 +483,7 @@ class Writer:
 
     def _adjust_limit(self) -> None:
         """How far the short path may go until something is due."""
+        self.chain  # noqa: B018 - the list of what waits for it stays short
         half = self.segment.header.segment_bytes // 2
         if self.position > half:
             half = self.full_at
@@ -507,10 +520,12 @@ class Writer:
             chain=header.prev_chain,
         )
         groups = Groups()
+        self.unchained = []
+        self.chained = header.prev_chain
         for frame in walk:
             if groups.completes(frame):
                 self.position, self.sequence = walk.position, walk.sequence
-                self.chain = walk.chain or 0
+                self.chained = walk.chain or 0
         stop = min(stop, header.segment_bytes)
         if stop > self.position:
             self.m[self.position : stop] = bytes(stop - self.position)
@@ -529,7 +544,7 @@ class Writer:
         position = self.position
         body = self.control().pack(len(self.producers)) + self.producers.pack()
         self._store_control(MARK, body)
-        self.chain = crc32(pack_word(self.words[position + 36 >> 2]), self.chain)
+        self.unchained.append(self.words[position + 36 >> 2])
         self.unmarked = False
         return position
 
