@@ -11,7 +11,7 @@ import logging
 from itertools import repeat
 from operator import xor
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headwater._columns import Columns, decode_columns, records_of, values_of
 from headwater._crc import crc32
@@ -129,6 +129,10 @@ class SinglesChunk(NamedTuple):
     def place_of(self, sequence: int) -> Position:
         """Start of the frame that holds `sequence`."""
         return Position(self.segment.segment_id, self.positions[sequence - self.start])
+
+
+#: What a cursor delivers.
+Chunk: TypeAlias = FrameChunk | SinglesChunk
 
 
 class Cursor:

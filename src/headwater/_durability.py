@@ -161,7 +161,8 @@ class Syncer:
         """Raise `PoisonedError` if a sync failed before."""
         if self.failure is not None:
             self.reported = True
+            what = "a sync failed" if isinstance(self.failure, OSError) else "a roll was cut short"
             raise PoisonedError(
-                f"a sync failed ({self.failure!r}): nothing more is "
-                "acknowledged; close this log and open it again"
+                f"{what} ({self.failure!r}): nothing more is acknowledged; "
+                "close this log and open it again"
             ) from self.failure

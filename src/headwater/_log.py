@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from headwater import _inbox, _positions, _retention
 from headwater._batch import BatchBuilder
@@ -38,17 +38,19 @@ from headwater.errors import (
 from headwater.fs import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from os import PathLike
     from types import TracebackType
 
     import pyarrow as pa
 
+    from headwater._cursor import Chunk
     from headwater._encode import BytesLike, HeadersLike
     from headwater._reader import Reader, Start
     from headwater._startup import Opened
     from headwater._types import Durability, Mode, Record, Retained, SegmentInfo
 
+_Item = TypeVar("_Item")
 _DURABILITIES: Final = ("sync", "interval", "os")
 
 
@@ -276,13 +278,11 @@ class Log:
 
     def read(self, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
         """The records from `start` (default: the first kept) up to `stop`, or to the tail."""
-        for chunk in self._chunks(start, stop):
-            yield from chunk.records()
+        return self._decoded(start, stop, lambda chunk: chunk.records())
 
     def values(self, start: Start | None = None, stop: int | None = None) -> Iterator[bytes]:
         """As `read`, the values alone: the fastest way through a log in plain Python."""
-        for chunk in self._chunks(start, stop):
-            yield from chunk.values()
+        return self._decoded(start, stop, lambda chunk: chunk.values())
 
     def to_arrow(self, start: Start | None = None, stop: int | None = None) -> pa.RecordBatchReader:
         """The records as Arrow batches over the mapped segments, without copying values.
@@ -291,19 +291,26 @@ class Log:
         """
         from headwater._arrow import reader_of  # noqa: PLC0415 - pyarrow is optional
 
-        return reader_of(self._chunks(start, stop))
+        return reader_of(self._decoded(start, stop, lambda chunk: (chunk,)))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's stream protocol: any Arrow library can read the log directly."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
-    def _chunks(self, start: Start | None, stop: int | None) -> Iterator:  # type: ignore[type-arg]
+    def _decoded(
+        self, start: Start | None, stop: int | None, decode: Callable[[Chunk], Iterable[_Item]]
+    ) -> Iterator[_Item]:
+        """What `decode` makes of each chunk; at once, because a recovery may cut the tail."""
         self._check()
         sequence = resolve_start(self._view, "earliest" if start is None else start)
         cursor = Cursor(self._view, sequence)
         try:
             while (chunk := cursor.next_chunk(stop)) is not None:
-                yield chunk
+                items = decode(chunk)
+                if cursor.was_cut:
+                    cursor.take_back(chunk)
+                else:
+                    yield from items
         finally:
             cursor.close()
 
@@ -523,7 +530,11 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
     view = LogView(home, header.log_id, header.segment_bytes, opened.writer.state)
     view.sync_up_to = opened.writer.syncer.wait
     log = Log(home, view, opened, durability)
-    log.start_upkeep(interval_s if durability == "interval" else None, max_age_s)
+    try:
+        log.start_upkeep(interval_s if durability == "interval" else None, max_age_s)
+    except BaseException:
+        log.close()
+        raise
     return log
 
 

@@ -190,7 +190,9 @@ class SmallFiles:
         place = self._place_of(stored.sequence or 0)
         with readers_lock(self._home, shared=True):
             now = stored.committed_ns or self._home.clock_ns()
-            moved = Stored(*place, *stored[2:5], now)
+            moved = stored._replace(
+                segment_id=place.segment_id, offset=place.offset, committed_ns=now
+            )
             write_new(self._home, reader.name, moved)
 
     def _place_of(self, sequence: int) -> Position:

@@ -78,6 +78,7 @@ def read_head(home: Home, number: int) -> SegmentHeader | bytes | None:
     """A file's header, its bytes if they are damaged, None if the file is only prepared."""
     path = segment_path(home.folder, number)
     file = home.fs.open(path)
+    data = b""
     try:
         data = file.read(0, FIRST_FRAME)
         if not any(data):

@@ -14,12 +14,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
-from headwater._index import write_index
+from headwater._index import SparseIndex, write_index
 from headwater._retention import remove_files
-from headwater._segment import index_path, prepare_segment, segment_path
+from headwater._segment import index_path, open_segment, prepare_segment, segment_path
 from headwater._state import INBOX
+from headwater._view import build_index
 from headwater._writer import SEALED_SPACE
-from headwater.errors import HeadwaterError, StorageError
+from headwater.errors import CorruptionError, HeadwaterError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,12 +151,26 @@ class Upkeep:
         writer = self._writer
         while writer.sealed:
             number, sampler, largest = writer.sealed.pop(0)
-            if sampler.complete:
-                data = sampler.index(largest).pack(writer.segment.header.log_id)
+            index = sampler.index(largest) if sampler.complete else self._walked(number, largest)
+            if index is not None:
+                data = index.pack(writer.segment.header.log_id)
                 write_index(self._home.fs, index_path(self._home.folder, number), data)
-                if not self._home.fs.exists(segment_path(self._home.folder, number)):
-                    remove_files(self._home, number)  # retention was quicker
+            if not self._home.fs.exists(segment_path(self._home.folder, number)):
+                remove_files(self._home, number)  # retention was quicker
             self._punch(number)
+
+    def _walked(self, number: int, largest: int) -> SparseIndex | None:
+        """The index of a segment whose beginning was written before this writer opened it."""
+        try:
+            segment = open_segment(self._home.fs, self._home.folder, number)
+        except CorruptionError:
+            return None  # retention was quicker
+        try:
+            index = build_index(segment)
+        finally:
+            segment.close()
+        index.max_timestamp_ns = largest
+        return index
 
     def _punch(self, number: int) -> None:
         path = segment_path(self._home.folder, number)

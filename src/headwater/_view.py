@@ -8,9 +8,18 @@ segment instead, changing nothing. It hands out cursors and never writes.
 from __future__ import annotations
 
 from bisect import bisect_left
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
-from headwater._frame import BATCH, SEALED, TIMESTAMPS, FrameError, read_frame, read_header
+from headwater._frame import (
+    BATCH,
+    SEALED,
+    TIMESTAMPS,
+    FrameError,
+    UnknownFrameError,
+    read_frame,
+    read_header,
+)
 from headwater._index import Sampler, SparseIndex, load_index
 from headwater._limits import MAX_SEQUENCE
 from headwater._manifest_store import ManifestWriter
@@ -34,6 +43,7 @@ from headwater.errors import (
     NotALogError,
     PositionError,
     SequenceExpiredError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -237,6 +247,10 @@ class LogView:
                     break
                 position, at = frame.next_position, max(at, frame.next_sequence)
             return Position(number, position) if at == sequence else None
+        except UnknownFrameError as error:
+            raise UnsupportedError(
+                f"{segment.path}: {error.reason} at {position} is of a newer version: upgrade"
+            ) from error
         except FrameError as error:
             if at == sequence:  # the place is right, whatever stands there or will stand there
                 return Position(number, position)
@@ -249,19 +263,13 @@ class LogView:
 
     def _start_near(self, segment: Segment, base: int, sequence: int) -> tuple[int, int]:
         """A frame at or before `sequence`: from the index, from the writer's hint, or the first."""
-        index = self.index(segment.segment_id)
+        index, state = self.index(segment.segment_id), self.state
+        found = None
         if index is not None:
-            return index.before_sequence(sequence) or (FIRST_FRAME, base)
-        state = self.state
-        hint = state.hinted(segment.segment_id, sequence) if state is not None else None
-        if hint is None:
-            return FIRST_FRAME, base
-        view = segment.mapping.view
-        try:
-            frame = read_header(view, hint[0], len(view), segment.header.seed)
-        except FrameError:
-            return FIRST_FRAME, base
-        return hint if frame.sequence == hint[1] else (FIRST_FRAME, base)
+            found = index.before_sequence(sequence)
+        elif state is not None:
+            found = state.hinted(segment.segment_id, sequence)
+        return found if found is not None and stands(segment, *found) else (FIRST_FRAME, base)
 
     def sequence_at(self, place: Position) -> int:
         """Sequence of the frame that starts at a byte place, or of the next record at the end.
@@ -304,23 +312,24 @@ class LogView:
                 range(len(files)), timestamp_ns, key=lambda n: self._largest_time(files[n])
             )
             for entry in files.tail(first):
-                found = self._first_at(segment_number(entry.path), timestamp_ns)
+                found = self._first_at(segment_number(entry.path), timestamp_ns, sealed=True)
                 if found is not None:
                     return found
             end = self.next_sequence
-            found = self._first_at(active, timestamp_ns)
+            found = self._first_at(active, timestamp_ns, sealed=False)
             if found is not None:
                 return min(found, self.next_sequence)
             if self.manifest.active_file.file_sequence == active:
                 return end
 
-    def _first_at(self, number: int, timestamp_ns: int) -> int | None:
+    def _first_at(self, number: int, timestamp_ns: int, *, sealed: bool) -> int | None:
         """The first record of a segment at or after a time."""
         segment = self.open_segment(number, 0)
         try:
             index = self.index(number)
             start = index.before_time(timestamp_ns) if index is not None else None
-            for _, first, times in frame_times(segment, start[0] if start else FIRST_FRAME):
+            position = start[0] if start is not None and stands(segment, *start) else FIRST_FRAME
+            for _, first, times in frame_times(segment, position, sealed=sealed):
                 for shift, time in enumerate(times):
                     if time >= timestamp_ns:
                         return first + shift
@@ -383,6 +392,16 @@ def segment_holding(manifest: Manifest, sequence: int) -> tuple[int, int]:
         else:
             high = middle
     return segment_number(files[low].path), files[low].start_sequence
+
+
+def stands(segment: Segment, position: int, sequence: int) -> bool:
+    """True when a frame that starts with `sequence` stands at a place that was only remembered."""
+    view = segment.mapping.view
+    try:
+        frame = read_header(view, position, len(view), segment.header.seed)
+    except (FrameError, StructError):
+        return False
+    return frame.sequence == sequence
 
 
 def frame_times(

@@ -26,6 +26,7 @@ from headwater._frame import (
 )
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MIB
 from headwater._marks import parse_control
+from headwater._segment import FIRST_FRAME
 from headwater.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from headwater._frame import Frame
     from headwater._marks import Control, Producers
+    from headwater._segment import SegmentHeader
 
 _HEAD: Final = Struct("<IBBH")
 _PIECE_BYTES: Final = MIB
@@ -143,6 +145,24 @@ class Groups:
         """True when everything up to and including `frame` is visible."""
         self.open = frame.kind == BATCH and bool(frame.flags & MORE)
         return not self.open
+
+
+def published_end(view: memoryview, header: SegmentHeader, path: str) -> tuple[int, int, int]:
+    """Position, sequence and chain behind the last whole frame or group of a segment."""
+    walk = Walk(
+        view,
+        path,
+        seed=header.seed,
+        position=FIRST_FRAME,
+        sequence=header.base_sequence,
+        chain=header.prev_chain,
+    )
+    groups = Groups()
+    end = (FIRST_FRAME, header.base_sequence, header.prev_chain)
+    for frame in walk:
+        if groups.completes(frame):
+            end = (walk.position, walk.sequence, walk.chain or 0)
+    return end
 
 
 def vouching_frame(

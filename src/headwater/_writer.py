@@ -46,7 +46,7 @@ from headwater._marks import CONTROL, Control
 from headwater._segment import FIRST_FRAME
 from headwater._state import NEXT, WAKE
 from headwater._wakeup import wake_sleepers
-from headwater._walk import Groups, Walk
+from headwater._walk import published_end
 from headwater.errors import (
     ClosedError,
     ConflictError,
@@ -511,21 +511,9 @@ class Writer:
 
     def _find_end(self, stop: int) -> None:
         header = self.segment.header
-        walk = Walk(
-            self.segment.mapping.view,
-            self.segment.path,
-            seed=self.seed,
-            position=FIRST_FRAME,
-            sequence=header.base_sequence,
-            chain=header.prev_chain,
-        )
-        groups = Groups()
+        end = published_end(self.segment.mapping.view, header, self.segment.path)
         self.unchained = []
-        self.chained = header.prev_chain
-        for frame in walk:
-            if groups.completes(frame):
-                self.position, self.sequence = walk.position, walk.sequence
-                self.chained = walk.chain or 0
+        self.position, self.sequence, self.chained = end
         stop = min(stop, header.segment_bytes)
         if stop > self.position:
             self.m[self.position : stop] = bytes(stop - self.position)
