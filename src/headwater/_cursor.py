@@ -31,6 +31,7 @@ from headwater._frame import (
     unpack_plain,
 )
 from headwater._limits import ALIGNMENT
+from headwater._segment import FIRST_FRAME
 from headwater._segment import read_header as read_segment_header
 from headwater._state import CUT_COUNT
 from headwater._types import Position, Record
@@ -138,7 +139,16 @@ Chunk: TypeAlias = FrameChunk | SinglesChunk
 class Cursor:
     """A place in a log that moves forward. Used by one thread at a time."""
 
-    __slots__ = ("_at", "_cuts", "_end", "_segment", "_view", "rewinds", "sequence")
+    __slots__ = (
+        "_cuts",
+        "_end",
+        "_number",
+        "_offset",
+        "_segment",
+        "_view",
+        "rewinds",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -155,7 +165,7 @@ class Cursor:
         #: Number of the next record to deliver.
         self.sequence = sequence
         self._segment: Segment | None = None
-        self._at = view.locate(sequence) if place is None else place
+        self._number, self._offset = view.locate(sequence) if place is None else place
         #: Frames below may be read.
         self._end = 0
         #: How often a recovery took this cursor back.
@@ -164,17 +174,17 @@ class Cursor:
     @property
     def place(self) -> Position:
         """Where the next frame is, or will be."""
-        return self._at
+        return Position(self._number, self._offset)
 
     def seek(self, sequence: int) -> None:
         """Go to another sequence."""
         place = self._view.locate(sequence)
         self._leave()
-        self._at, self.sequence = place, sequence
+        (self._number, self._offset), self.sequence = place, sequence
 
     def take_back(self, chunk: FrameChunk | SinglesChunk) -> None:
         """Return to the start of the chunk delivered last."""
-        self._at, self.sequence = chunk.place_of(chunk.start), chunk.start
+        (self._number, self._offset), self.sequence = chunk.place_of(chunk.start), chunk.start
 
     def close(self) -> None:
         """Let go of the mapped segment."""
@@ -194,7 +204,7 @@ class Cursor:
                 self._end = self._view.readable_end
             segment = self._segment or self.enter()
             end = self._end if stop is None else min(stop, self._end)
-            found = self._chunk(segment, self._at.offset, end)
+            found = self._chunk(segment, self._offset, end)
             if found is None:
                 if not self._expected_more():
                     return None
@@ -212,7 +222,7 @@ class Cursor:
     def enter(self) -> Segment:
         """Map the segment that this cursor is in; raises when it is not there."""
         if self._segment is None:
-            self._segment = self._view.open_segment(self._at.segment_id, self.sequence)
+            self._segment = self._view.open_segment(self._number, self.sequence)
         return self._segment
 
     # --- cuts -------------------------------------------------------------------------------------
@@ -295,18 +305,18 @@ class Cursor:
             end = frame.position + frame.frame_bytes
         else:
             end = chunk.positions[-1] + HEADER_BYTES + len(chunk.items[-1])
-        self._at = Position(self._at.segment_id, end + 7 & -8)
+        self._offset = end + 7 & -8
 
     def _pass_control(self, frame: Frame) -> bool:
         """Step over a control frame; False when the next segment is not there yet."""
         if frame.kind != SEALED:
-            self._at = Position(self._at.segment_id, frame.next_position)
+            self._offset = frame.next_position
             return True
-        following = self._at.segment_id + 1
+        following = self._number + 1
         if not self._has_begun(following):
             return False
         self._leave()
-        self._at = Position(following, 64)
+        self._number, self._offset = following, FIRST_FRAME
         return True
 
     def _has_begun(self, segment_id: int) -> bool:
@@ -332,14 +342,14 @@ class Cursor:
         for _ in range(_TRIES):
             if self.was_cut:
                 return True
-            if self._chunk(segment, self._at.offset, self._view.next_sequence) is not None:
+            if self._chunk(segment, self._offset, self._view.next_sequence) is not None:
                 return True
         if self._view.next_sequence <= self.sequence:
             return True
         raise self._damage("no whole frame where one was published")
 
     def _damage(self, what: str) -> CorruptionError:
-        segment_id, position = self._at
+        segment_id, position = self.place
         path = self.enter().path
         start = self._view.start_sequence
         advice = "see `headwater verify`, then `headwater repair`"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
-from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES
+from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -191,6 +191,8 @@ def read_header(view: memoryview, position: int, stop: int, seed: int) -> Frame:
         count * (8 if flags & TIMESTAMPS else 4 * (count > 1)) > size - HEADER_BYTES
     ):
         raise FrameError("record count", actual=count)
+    if sequence + count > MAX_SEQUENCE:
+        raise FrameError("sequence out of range", actual=sequence)
     found = (position, size, kind, flags, sequence, timestamp, count, lag, crc, header_crc)
     return new_tuple(Frame, found)
 

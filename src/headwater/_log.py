@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -291,7 +292,7 @@ class Log:
         """
         from headwater._arrow import reader_of  # noqa: PLC0415 - pyarrow is optional
 
-        return reader_of(self._decoded(start, stop, lambda chunk: (chunk,)))
+        return reader_of(self._chunks(start, stop))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's stream protocol: any Arrow library can read the log directly."""
@@ -301,18 +302,23 @@ class Log:
         self, start: Start | None, stop: int | None, decode: Callable[[Chunk], Iterable[_Item]]
     ) -> Iterator[_Item]:
         """What `decode` makes of each chunk; at once, because a recovery may cut the tail."""
-        self._check()
-        sequence = resolve_start(self._view, "earliest" if start is None else start)
-        cursor = Cursor(self._view, sequence)
-        try:
+        with closing(self._cursor(start)) as cursor:
             while (chunk := cursor.next_chunk(stop)) is not None:
                 items = decode(chunk)
                 if cursor.was_cut:
                     cursor.take_back(chunk)
                 else:
                     yield from items
-        finally:
-            cursor.close()
+
+    def _chunks(self, start: Start | None, stop: int | None) -> Iterator[Chunk]:
+        """The chunks themselves: ranges of the map."""
+        with closing(self._cursor(start)) as cursor:
+            while (chunk := cursor.next_chunk(stop)) is not None:
+                yield chunk
+
+    def _cursor(self, start: Start | None) -> Cursor:
+        self._check()
+        return Cursor(self._view, resolve_start(self._view, "earliest" if start is None else start))
 
     def sequence_at(self, start: Start) -> int:
         """The sequence that "earliest", "latest" or an aware datetime means now."""

@@ -8,7 +8,6 @@ segment instead, changing nothing. It hands out cursors and never writes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from headwater._frame import (
@@ -397,9 +396,11 @@ def segment_holding(manifest: Manifest, sequence: int) -> tuple[int, int]:
 def stands(segment: Segment, position: int, sequence: int) -> bool:
     """True when a frame that starts with `sequence` stands at a place that was only remembered."""
     view = segment.mapping.view
+    if position < FIRST_FRAME:
+        return False
     try:
         frame = read_header(view, position, len(view), segment.header.seed)
-    except (FrameError, StructError):
+    except FrameError:
         return False
     return frame.sequence == sequence
 

@@ -237,7 +237,8 @@ class Writer:
             after = stop + 7 & -8
             if after <= self.soft_limit:
                 try:
-                    now = self._clock()
+                    clock = self._clock
+                    now = clock()
                     if now > self.assigned_ns:
                         self.assigned_ns = now
                     else:

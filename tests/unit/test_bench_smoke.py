@@ -18,59 +18,6 @@ if TYPE_CHECKING:
 
 BENCHMARKS = ROOT / "benchmarks"
 
-#: Stands in for `lmdb`, which the suite does without: dictionaries, one for each folder.
-FAKE_LMDB = """
-import os
-
-STORES = {}
-
-
-def version():
-    return (0, 0, 0)
-
-
-def open(path, **options):
-    if not os.path.isdir(path):
-        os.makedirs(path)
-        STORES[path] = {}
-    return Environment(STORES[path])
-
-
-class Environment:
-    def __init__(self, rows):
-        self.rows = rows
-
-    def begin(self, write=False):
-        return self
-
-    def cursor(self):
-        return self
-
-    def stat(self):
-        return {"entries": len(self.rows)}
-
-    def close(self):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def put(self, key, value, append=False):
-        self.rows[key] = value
-
-    def putmulti(self, pairs, append=False):
-        self.rows.update(pairs)
-
-    def __iter__(self):
-        return iter(self.rows.items())
-
-    def iternext(self, keys=True, values=True):
-        return iter(self.rows.values())
-"""
-
 
 def part(name: str) -> ModuleType:
     """One module of the bench that needs none of the others."""
@@ -89,10 +36,9 @@ def part(name: str) -> ModuleType:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
     """One run in tiny sizes: its status, its output, its result file."""
     folder = tmp_path_factory.mktemp("bench")
-    (folder / "lmdb.py").write_text(FAKE_LMDB, "utf-8")
     results = folder / "deep" / "core.json"
-    paths = f"{folder}:{BENCHMARKS}:{ROOT / 'src'}"
-    command = [sys.executable, "-m", "headwater_bench", "--tiny", "--rounds", "2"]
+    paths = f"{BENCHMARKS}:{ROOT / 'src'}"
+    command = [sys.executable, "-m", "headwater_bench", "--tiny", "--strict", "--rounds", "2"]
     done = subprocess.run(
         [*command, "--folder", str(folder), "--results", str(results)],
         env={"PYTHONPATH": paths},
@@ -126,6 +72,20 @@ def test_bench_judges_a_goal_by_the_ratio(tiny: tuple[int, str, dict[str, Any]])
         assert row["ratio"] == pytest.approx(row["peer_ns"] / row["headwater_ns"])
         assert row["met"] == (None if row["goal"] is None else row["ratio"] >= row["goal"])
     assert status == int(any(row["met"] is False for row in kept["rows"]))
+
+
+def test_bench_anatomy_adds_up_to_an_append() -> None:
+    """The parts of an append are listed with their times, and beside them the whole."""
+    found = subprocess.run(
+        [sys.executable, "-m", "headwater_bench", "--anatomy", "--tiny"],
+        env={"PYTHONPATH": f"{BENCHMARKS}:{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    times = [float(line.split()[-2]) for line in found.splitlines()]
+    assert len(times) > 8
+    assert all(time > 0 for time in times)
 
 
 _MOUNTS = """/dev/sda1 / ext4 rw 0 0

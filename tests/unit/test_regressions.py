@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import headwater
 from headwater import _positions, _reader, _roll, _writer
 from headwater._columns import pack_bitmap, split_nullable
+from headwater._crc import crc32
 from headwater._cursor import Cursor
 from headwater._durability import Syncer
 from headwater._encode import digest_of, encode, to_batch, to_mark
@@ -532,6 +534,54 @@ def test_writer_lock_is_released_when_its_note_cannot_be_written(world: World) -
     world.fs.heal()
     world.open().append(b"a")
     assert caught.value.errno == 5
+
+
+# --- finding a place ------------------------------------------------------------------------------
+
+
+def test_index_of_another_segment_costs_nothing_but_time(world: World) -> None:
+    """An index is derived: where what it remembers does not stand, the segment itself is asked."""
+    log = world.open(segment_bytes=64 * SEGMENT_BYTES)
+    for size in (1500, 2000):
+        for _ in range(100):
+            log.append(bytes(size))
+        log.roll()
+    log.close()
+    world.put("000000001.idx", world.file("000000000.idx"))
+    reading = world.open(mode="r")
+    for sequence in range(100, 200):
+        assert next(reading.read(sequence)).sequence == sequence
+
+
+def test_unknown_frame_on_the_way_to_a_sequence_is_unsupported(world: World) -> None:
+    """Too new is never corrupt, on the way to a place either."""
+    log = world.open()
+    log.append(b"a")
+    writer = log._writing().writer
+    position, memory = writer.position, writer.segment.mapping.bytes
+    log.append(b"b")
+    covered = bytearray(memory[position : position + 36])
+    covered[4] = 99
+    crc = crc32(bytes(covered), writer.seed ^ position)
+    memory[position : position + 40] = bytes(covered) + crc.to_bytes(4, "little")
+    log.append(b"c")
+    with pytest.raises(UnsupportedError, match="newer version"):
+        list(log.read(2))
+
+
+def test_time_behind_damage_in_a_sealed_segment_is_corruption(world: World) -> None:
+    """Looking for a time never steps over records that cannot be read."""
+    log = world.open()
+    for microseconds in (10, 20, 30):
+        log.append(b"x", timestamp_ns=microseconds * 1000)
+    log.roll()
+    log.append(b"end", timestamp_ns=40_000)
+    log.close()
+    world.put("000000000.q", b"\xff" * 8, at=64 + 48)
+    with pytest.raises(CorruptionError):
+        world.open(mode="r").sequence_at(
+            datetime.fromtimestamp(0, UTC) + timedelta(microseconds=30)
+        )
 
 
 # --- time -----------------------------------------------------------------------------------------
