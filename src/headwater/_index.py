@@ -29,7 +29,7 @@ INDEX_HEAD: Final = Layout(
     Field("body_crc", "I", "CRC32 of everything behind this head"),
     Field("max_timestamp_ns", "q", "largest timestamp of the log up to the segment's end"),
     Field("log_id", "16s", "identity of the log"),
-    Field("head_crc", "I", "CRC32 of bytes 0..39"),
+    Field("head_crc", "I", "CRC32 of bytes 0..39, started from the segment's id"),
 )
 _COVERED: Final = INDEX_HEAD.offsets["head_crc"]
 
@@ -84,23 +84,23 @@ class SparseIndex:
         found = bisect_left(self.times, timestamp_ns) - 1
         return None if found < 0 else (self.positions[found], self.sequences[found])
 
-    def pack(self, log_id: bytes) -> bytes:
-        """The bytes of the file."""
+    def pack(self, log_id: bytes, segment_id: int) -> bytes:
+        """The bytes of the file of one segment."""
         columns = (self.positions, self.sequences, self.times)
         body = b"".join(column.tobytes() for column in columns)
         count = len(self.positions)
         fields = (MAGIC, VERSION, 0, count, crc32(body), self.max_timestamp_ns, log_id)
         head = INDEX_HEAD.struct.pack(*fields, 0)[:_COVERED]
-        return head + crc32(head).to_bytes(4, "little") + body
+        return head + crc32(head, segment_id).to_bytes(4, "little") + body
 
 
-def parse_index(data: bytes, log_id: bytes) -> SparseIndex | None:
-    """Read an index file; None for anything that is not exactly what `pack` wrote."""
+def parse_index(data: bytes, log_id: bytes, segment_id: int) -> SparseIndex | None:
+    """Read an index file; None for anything that `pack` did not write for this very segment."""
     if len(data) < INDEX_HEAD.size:
         return None
     fields = INDEX_HEAD.struct.unpack_from(data)
     magic, version, _, count, crc, maximum, found_id, head_crc = fields
-    if crc32(data[:_COVERED]) != head_crc:
+    if crc32(data[:_COVERED], segment_id) != head_crc:
         return None
     body = data[INDEX_HEAD.size :]
     if (magic, version, found_id) != (MAGIC, VERSION, log_id) or len(body) != 24 * count:
@@ -130,13 +130,13 @@ def write_index(fs: FileSystem, path: str, data: bytes) -> None:
         return  # a later reader walks the segment instead
 
 
-def load_index(fs: FileSystem, path: str, log_id: bytes) -> SparseIndex | None:
+def load_index(fs: FileSystem, path: str, log_id: bytes, segment_id: int) -> SparseIndex | None:
     """Read the index at `path`; None when it is missing or not whole."""
     try:
         file = fs.open(path)
     except StorageError:
         return None
     try:
-        return parse_index(file.read(0, file.size()), log_id)
+        return parse_index(file.read(0, file.size()), log_id, segment_id)
     finally:
         file.close()

@@ -273,7 +273,7 @@ class SmallFiles:
             for position, first, times in frame_times(segment, FIRST_FRAME):
                 sampler.see(position, first, largest)
                 largest = max(largest, *times)
-            data = sampler.index(largest).pack(segment.header.log_id)
+            data = sampler.index(largest).pack(segment.header.log_id, segment.segment_id)
         finally:
             segment.close()
         write_index(self._home.fs, index_path(self._home.folder, number), data)

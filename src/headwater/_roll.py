@@ -62,7 +62,7 @@ def next_header(header: SegmentHeader, control: Control, created_ns: int) -> Seg
         header.segment_id + 1,
         control.chain,
         control.next_sequence,
-        created_ns,
+        max(created_ns, control.assigned_timestamp_ns),
         header.segment_bytes,
     )
 

@@ -173,7 +173,7 @@ def _recovered(
     segment, blank = _active_segment(home, manifest, segment_bytes)
     try:
         watermark = _checked_watermark(home, manifest)
-        times = _times_before(home, manifest)
+        times = _times_before(home, manifest, segment.header.created_ns)
         found = recover(segment, manifest, watermark, times, blank=blank)
         torn = found.torn_stop - found.position
         cut = _announce_cut(home, segment, found)
@@ -276,11 +276,19 @@ def _checked_watermark(home: Home, manifest: Manifest) -> int:
     return watermark.offset
 
 
-def _times_before(home: Home, manifest: Manifest) -> tuple[int, int]:
-    """Largest and last assigned timestamp before the active segment, from the SEALED before it."""
-    if not manifest.files or manifest.active_file.write_position > FIRST_FRAME:
+def _times_before(home: Home, manifest: Manifest, created_ns: int) -> tuple[int, int]:
+    """Largest and last assigned timestamp before the active segment, from the SEALED before it.
+
+    Where that is gone or damaged (its content is not for open to judge), the time at which the
+    active segment was made counts: no earlier timestamp that the log assigned is larger.
+    """
+    number = manifest.active_file.file_sequence
+    if not number or manifest.active_file.write_position > FIRST_FRAME:
         return 0, 0
-    control = sealed_control(home, manifest.active_file.file_sequence - 1, manifest.files[-1])
+    try:
+        control = sealed_control(home, number - 1, manifest.files[-1])
+    except (CorruptionError, IndexError):
+        return created_ns, created_ns
     return control.max_timestamp_ns, control.assigned_timestamp_ns
 
 

@@ -153,7 +153,7 @@ class Upkeep:
             number, sampler, largest = writer.sealed.pop(0)
             index = sampler.index(largest) if sampler.complete else self._walked(number, largest)
             if index is not None:
-                data = index.pack(writer.segment.header.log_id)
+                data = index.pack(writer.segment.header.log_id, number)
                 write_index(self._home.fs, index_path(self._home.folder, number), data)
             if not self._home.fs.exists(segment_path(self._home.folder, number)):
                 remove_files(self._home, number)  # retention was quicker

@@ -213,7 +213,7 @@ def parsed_index(home: Home, number: int, log_id: bytes) -> tuple[SparseIndex | 
     data = content(home.fs, home.path(name))
     if data is None:
         return None, None
-    index = parse_index(data, log_id)
+    index = parse_index(data, log_id, number)
     if index is None:
         return None, f"{home.path(name)} is damaged: it is not used, and can be built again"
     return index, None

@@ -345,7 +345,9 @@ class LogView:
     def index(self, number: int) -> SparseIndex | None:
         """The sparse index of a sealed segment; None where there is none."""
         if number not in self._indexes:
-            found = load_index(self.home.fs, index_path(self.home.folder, number), self.log_id)
+            found = load_index(
+                self.home.fs, index_path(self.home.folder, number), self.log_id, number
+            )
             if found is None:
                 return None
             self._indexes[number] = found

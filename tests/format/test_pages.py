@@ -196,9 +196,9 @@ def test_small_files_of_the_pages_are_read_and_made_again() -> None:
     """`index.meta` (S0-3), the index of the sealed segment, the staged group."""
     assert WATERMARK.struct.unpack(shown("index.meta", 0)) == (1, 480)
     index = shown("000000000.idx", 0)
-    parsed = parse_index(index, LOG_ID)
+    parsed = parse_index(index, LOG_ID, 0)
     assert parsed is not None
-    assert parsed.pack(LOG_ID) == index
+    assert parsed.pack(LOG_ID, 0) == index
     (group,) = [dump for dump in dumps() if dump.file.startswith("inbox/")]
     mark, bodies = parse_group(group.data, "page")
     assert (mark.producer, mark.batch, mark.records) == ("other", 1, 2)

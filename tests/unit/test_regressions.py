@@ -587,6 +587,51 @@ def test_time_behind_damage_in_a_sealed_segment_is_corruption(world: World) -> N
 # --- time -----------------------------------------------------------------------------------------
 
 
+def test_assigned_time_after_cleanup_and_a_crash_does_not_go_back(world: World) -> None:
+    """With every sealed segment deleted, the last assigned time is still respected."""
+    log = world.open()
+    log.append(b"a")
+    last = next(log.read()).timestamp_ns
+    log.roll()
+    with log.reader("r") as reader:
+        list(reader)
+        reader.commit()
+    assert log.cleanup() == [0]
+    world.power_cut()
+    world.clock.now_ns -= 10**12
+    log = world.open()
+    log.append(b"c")
+    assert list(log.read())[-1].timestamp_ns >= last
+
+
+def test_damaged_sealed_segment_does_not_keep_the_writer_out(world: World) -> None:
+    """What is sealed is judged when it is read, not when the log is opened (D-6)."""
+    log = world.open()
+    log.append(b"a" * 100)
+    log.roll()
+    log.close()
+    end = len(world.file("000000000.q")) // 2
+    world.put("000000000.q", b"\xff" * end, at=70)
+    log = world.open()
+    assert log.append(b"b") == 1
+    with pytest.raises(CorruptionError):
+        list(log.read())
+
+
+def test_index_of_another_segment_is_not_believed(world: World) -> None:
+    """A sparse index copied to another segment's name is as good as none."""
+    log = world.open()
+    for _ in range(2):
+        log.append_many([b"x" * 100] * 10)
+        log.roll()
+        log.upkeep()
+    log.close()
+    world.put("000000001.idx", world.file("000000000.idx"))
+    log = world.open(mode="r")
+    assert next(log.read(15)).sequence == 15
+    assert next(log.read(10)).sequence == 10
+
+
 def test_keys_of_a_large_batch_cost_time_in_proportion() -> None:
     """400,000 keys are packed and split in well under a second of work, not in many."""
     count = 400_000

@@ -379,7 +379,7 @@ def test_index_leads_at_or_before_what_is_sought(frames: list[tuple[int, int, in
         sampler.see(position, sequence, largest)
         walked.append((position, sequence, time))
         position, sequence, largest = position + size, sequence + count, max(largest, time)
-    index = parse_index(sampler.index(largest).pack(LOG_ID), LOG_ID)
+    index = parse_index(sampler.index(largest).pack(LOG_ID, 7), LOG_ID, 7)
     assert index is not None
     assert index.max_timestamp_ns == largest
     for wanted in range(0, sequence, 7):
@@ -400,15 +400,16 @@ def test_index_with_any_bit_changed_is_not_believed() -> None:
     sampler = Sampler(complete=True)
     for number in range(3):
         sampler.see(64 + number * INDEX_STRIDE_BYTES, number * 10, number)
-    data = sampler.index(9).pack(LOG_ID)
-    assert parse_index(data, LOG_ID) is not None
+    data = sampler.index(9).pack(LOG_ID, 7)
+    assert parse_index(data, LOG_ID, 7) is not None
+    assert parse_index(data, LOG_ID, 8) is None
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert parse_index(bytes(damaged), LOG_ID) is None
+        assert parse_index(bytes(damaged), LOG_ID, 7) is None
     for size in range(len(data)):
-        assert parse_index(data[:size], LOG_ID) is None
-    assert parse_index(data, b"another-log-id!!") is None
+        assert parse_index(data[:size], LOG_ID, 7) is None
+    assert parse_index(data, b"another-log-id!!", 7) is None
 
 
 def test_index_files_can_be_deleted(world: World) -> None:
