@@ -193,9 +193,10 @@ class Writer:
     @property
     def chain(self) -> int:
         """Running CRC over the header_crc of every frame; caught up with here, many at a time."""
-        waiting, self.unchained = self.unchained, []
-        self.chained = crc32(pack_words(waiting), self.chained)
-        return self.chained
+        chained = crc32(pack_words(self.unchained), self.chained)
+        # Nothing is called between the two stores, so a Ctrl-C cannot come between them.
+        self.chained, self.unchained = chained, []
+        return chained
 
     @property
     def max_timestamp_ns(self) -> int:
