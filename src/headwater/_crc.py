@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["ACCELERATED", "crc32"]
+__all__ = ["ACCELERATED", "SHORT_BYTES", "crc32", "crc32_short"]
+
+#: The same for input of up to `SHORT_BYTES`, where the way into `isal` costs more than it saves.
+crc32_short = zlib.crc32
+SHORT_BYTES = 256
 
 try:
     from isal import isal_zlib

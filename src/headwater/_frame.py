@@ -14,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater._crc import crc32
+from headwater._crc import crc32, crc32_short
 from headwater._layout import Field, Layout
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_SEQUENCE
 
@@ -182,7 +182,7 @@ def read_header(view: memoryview, position: int, stop: int, seed: int) -> Frame:
     )
     if size < HEADER_BYTES or size > MAX_FRAME_BYTES or position + size > stop:
         raise FrameError("frame length out of range", actual=size)
-    actual = crc32(view[position : position + COVERED_BYTES], seed ^ position)
+    actual = crc32_short(view[position : position + COVERED_BYTES], seed ^ position)
     if actual != header_crc:
         raise FrameError("header checksum", expected=header_crc, actual=actual)
     if kind not in KINDS or flags & ~KNOWN_FLAGS or reserved:

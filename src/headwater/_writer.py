@@ -14,7 +14,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from headwater._crc import crc32
+from headwater._crc import SHORT_BYTES, crc32, crc32_short
 from headwater._durability import End, Syncer
 from headwater._encode import (
     Body,
@@ -41,7 +41,7 @@ from headwater._frame import (
     pack_words,
 )
 from headwater._index import Sampler
-from headwater._limits import INDEX_STRIDE_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE, MIB
+from headwater._limits import ALIGNMENT, INDEX_STRIDE_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE, MIB
 from headwater._marks import CONTROL, Control
 from headwater._segment import FIRST_FRAME
 from headwater._state import NEXT, WAKE
@@ -73,6 +73,8 @@ logger = logging.getLogger("headwater")
 #: Space kept free at the end of every segment for its SEALED frame.
 SEALED_SPACE: Final = aligned(HEADER_BYTES + CONTROL.size)
 _CLOSED_LIMIT: Final = -1
+#: Frames from this length on are written to the file instead of stored in its map.
+WRITTEN_LEAST: Final = 16 * 1024
 #: Bytes made ready in front of the end by a log that has not written a MiB yet.
 _WARM_LEAST: Final = 64 * 1024
 _ZEROS: Final = bytes(MIB)
@@ -234,33 +236,31 @@ class Writer:
             return self._append_checked(value, key, headers, timestamp_ns)
         with self.lock:
             position = self.position
-            stop = position + 40 + len(value)
-            after = stop + 7 & -8
-            if after <= self.soft_limit:
+            size = 40 + len(value)
+            stop = position + size
+            if stop <= self.soft_limit:
                 try:
-                    clock = self._clock
-                    now = clock()
-                    if now > self.assigned_ns:
-                        self.assigned_ns = now
-                    else:
+                    now = self._clock()
+                    if now < self.assigned_ns:  # noqa: PLR1730 - max() costs more than the clock
                         now = self.assigned_ns
+                    self.assigned_ns = now
                     sequence = self.sequence
-                    crc = crc32(value)
+                    crc = crc32_short(value) if size < SHORT_BYTES else crc32(value)
                     covered = pack_plain(
-                        stop - position, BATCH, sequence, now, 1, sequence - self.vouched, crc
+                        size, BATCH, sequence, now, 1, sequence - self.vouched, crc
                     )
-                    header_crc = crc32(covered, self.seed ^ position)
+                    header_crc = crc32_short(covered, self.seed ^ position)
                     m, words, index = self.m, self.words, position >> 2
                     m[position + 40 : stop] = value
                     m[position + 4 : position + 36] = covered[4:]
                     words[index + 9] = header_crc
-                    words[index] = stop - position
+                    words[index] = size
                     self.unchained.append(header_crc)
-                    self.position = after
+                    self.position = stop + 7 & -8
                     self.sequence = next_sequence = sequence + 1
                     self.quads[NEXT] = next_sequence
                 except BaseException:
-                    self._mend(after)
+                    self._mend(aligned(stop))
                     raise
             else:
                 batch = to_batch([value])
@@ -420,18 +420,25 @@ class Writer:
         parts: list[bytes],
         crc: int,
     ) -> int:
-        """Store everything but the first word; returns the frame's length, that word."""
+        """Store everything but the first word; returns the frame's length, that word.
+
+        A large frame goes to the file by one write: it costs no page faults, and file and map show
+        the same bytes.
+        """
+        size = HEADER_BYTES + sum(map(len, parts))
+        lag = lag_of(sequence, self.vouched)
+        covered = pack_covered(size, kind, flags, 0, sequence, timestamp_ns, count, lag, crc)
+        header = covered[4:] + pack_word(crc32(covered, self.seed ^ position))
+        if size >= WRITTEN_LEAST:
+            self.segment.file.write_parts(position + 4, [header, *parts])
+            return size
         m = self.m
         stop = position + HEADER_BYTES
         for part in parts:
             start, stop = stop, stop + len(part)
             if part:
                 m[start:stop] = part
-        size = stop - position
-        lag = lag_of(sequence, self.vouched)
-        covered = pack_covered(size, kind, flags, 0, sequence, timestamp_ns, count, lag, crc)
-        word = pack_word(crc32(covered, self.seed ^ position))
-        m[position + 4 : position + 40] = covered[4:] + word
+        m[position + 4 : position + 40] = header
         return size
 
     def _advance(self, body: Body, position: int, space: int, *, word: int) -> None:
@@ -453,13 +460,13 @@ class Writer:
                     f"(at most {fresh} here): append them in smaller numbered parts"
                 )
             self.on_roll(self)
-        if self.position + space + INDEX_STRIDE_BYTES > self.warm_stop:
-            self._warm(space)
+        if self.position + INDEX_STRIDE_BYTES > self.warm_stop and space < WRITTEN_LEAST:
+            self._warm()
         if self.position >= self.sampler.next_position:
             self.sampler.see(self.position, self.sequence, self.max_timestamp_ns)
             self.state.hint(self.segment_id, self.position, self.sequence)
 
-    def _warm(self, space: int) -> None:
+    def _warm(self) -> None:
         """Have the kernel make the next pages in one go, and more of them the busier the log is.
 
         The first store into a page costs a fault; zeros written over zeros in front of the end cost
@@ -472,7 +479,7 @@ class Writer:
             return
         ahead = MIB if self.position - self.entered_at >= MIB else _WARM_LEAST
         start = max(self.warm_stop, self.position)
-        stop = self.position + space + INDEX_STRIDE_BYTES + ahead
+        stop = self.position + WRITTEN_LEAST + INDEX_STRIDE_BYTES + ahead
         stop = min(stop + ahead - 1 & -ahead, segment_bytes)
         self.warm_stop = stop if stop < segment_bytes else MAX_SEQUENCE
         try:
@@ -491,7 +498,8 @@ class Writer:
             half = self.full_at
             if self.on_half_full is not None:
                 self.on_half_full()
-        self.soft_limit = min(half, self.full_at, self.sampler.next_position)
+        # A multiple of 8: what stays below it does so with its pad bytes too.
+        self.soft_limit = min(half, self.full_at, self.sampler.next_position) & -ALIGNMENT
         if self.syncer.failure is not None:  # poisoned meanwhile, by another thread
             self.refuse()
 

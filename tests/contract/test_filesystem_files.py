@@ -50,6 +50,25 @@ class FileContract(FileSystemContract):
         file.write(5, data)
         assert file.read(5, len(data)) == data
 
+    @pytest.mark.parametrize("count", [0, 1, 3, 2000])
+    def test_parts_written_are_there_end_to_end(self, file: File, count: int) -> None:
+        """Parts of any number and length arrive whole, in order, at their offset."""
+        parts = [bytes([65 + number % 26]) * (number * 7 % 5000) for number in range(count)]
+        file.write_parts(3, parts)
+        assert file.read(3, 10_000_000) == b"".join(parts)
+
+    def test_parts_written_through_a_map_show_in_it(self, file: File, mapping: Mapping) -> None:
+        """A large frame is written to the file and read through the map."""
+        file.write_parts(8, [b"head", b"", b"body" * 10])
+        assert bytes(mapping.view[8:52]) == b"head" + b"body" * 10
+
+    def test_parts_beyond_a_read_only_handle_are_refused(self, file: File, opened: Opener) -> None:
+        """A file opened for reading takes no parts either."""
+        file.write(0, b"kept")
+        with refused(errno.EBADF):
+            opened(file.path).write_parts(0, [b"lo", b"st"])
+        assert file.read(0, 100) == b"kept"
+
     def test_write_through_a_read_only_handle_is_refused(self, file: File, opened: Opener) -> None:
         """A file opened for reading cannot be written, grown or cut."""
         file.write(0, b"kept")

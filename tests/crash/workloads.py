@@ -12,11 +12,17 @@ if TYPE_CHECKING:
 
 
 def small_frames(workload: Workload) -> Workload:
-    """Run a workload with frames so small that several of one call fit in one segment."""
+    """Run a workload with frames so small that several of one call fit in one segment.
+
+    The larger ones of them go to the file by a write, the others are stored in its map.
+    """
 
     @wraps(workload)
     def with_small_frames(world: World) -> None:
-        with patch("headwater._writer.MAX_FRAME_BYTES", 1000):
+        with (
+            patch("headwater._writer.MAX_FRAME_BYTES", 1000),
+            patch("headwater._writer.WRITTEN_LEAST", 700),
+        ):
             workload(world)
 
     return with_small_frames

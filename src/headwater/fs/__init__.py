@@ -98,6 +98,9 @@ class File(Protocol):
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`; a failure may leave a part of it written."""
 
+    def write_parts(self, offset: int, parts: list[bytes]) -> None:
+        """As `write` of the parts end to end, without joining them first."""
+
     def size(self) -> int:
         """Length of the file in bytes."""
 
