@@ -35,7 +35,7 @@ from headwater._layout import Field, Layout
 from headwater._types import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headwater._types import Headers
 
@@ -110,6 +110,8 @@ class Columns(NamedTuple):
     mark: Mark | None = None
 
 
+#: So many items of one size are split in one step; what that takes is kept for a while.
+_SPLIT_AT_ONCE: Final = 4096
 #: What stands behind the values of a frame that has nothing else.
 _NO_COLUMNS: Final = (None,) * (len(Columns._fields) - 7)
 
@@ -192,8 +194,10 @@ def encode_columns(  # noqa: PLR0913 - one keyword per column
     `sizes` are the lengths of `values`, `joined` are the values end to end if the caller has them;
     `tail` is a packed mark.
     """
+    if joined is None:
+        joined = b"".join(values)  # of one value too: what comes out is bytes and nothing derived
     if len(values) == 1 and keys is None and timestamps is None and headers is None and not tail:
-        return 0, [values[0]]
+        return 0, [joined]
     flags = 0
     parts: list[bytes] = []
     if timestamps is not None:
@@ -202,7 +206,7 @@ def encode_columns(  # noqa: PLR0913 - one keyword per column
     if keys is not None:
         flags |= KEYS
         parts += nullable_parts(keys)
-    parts += [pack_offsets(sizes), b"".join(values) if joined is None else joined]
+    parts += [pack_offsets(sizes), joined]
     if headers is not None or tail:
         parts[-1] = padded(parts[-1])
     if headers is not None:
@@ -308,8 +312,20 @@ def _decode_values(body: memoryview, count: int) -> Columns:
     return new_tuple(Columns, (count, None, None, None, None, offsets, body[start:], *_NO_COLUMNS))
 
 
+@lru_cache(maxsize=64)
+def _equal_items(count: int, size: int) -> Callable[[memoryview], tuple[bytes, ...]]:
+    return Struct(f"{size}s" * count).unpack
+
+
 def split(offsets: memoryview, data: memoryview) -> list[bytes]:
     """Copy the items of a column out, one bytes object each."""
+    count = len(offsets) - 1
+    if 1 < count <= _SPLIT_AT_ONCE:
+        size = offsets[1]
+        if 0 < count * size == len(data) and (
+            _equal_offsets(count, size).startswith(offsets.cast("B"))
+        ):
+            return list(_equal_items(count, size)(data))
     whole = bytes(data)
     limits = offsets.tolist()
     if len(limits) > 1 and sorted(limits) != limits:
@@ -363,11 +379,22 @@ def records_of(columns: Columns, sequence: int, timestamp_ns: int) -> Iterator[R
     """The records of a frame, in order."""
     count = columns.rows
     times = repeat(timestamp_ns) if columns.timestamps is None else columns.timestamps.tolist()
-    return map(
-        Record,
+    return make_records(
         range(sequence, sequence + count),
         times,
         keys_of(columns) or repeat(None),
         values_of(columns),
         headers_of(columns) or repeat(()),
     )
+
+
+def make_records(
+    sequences: range,
+    timestamps: Iterable[int],
+    keys: Iterable[bytes | None],
+    values: Iterable[bytes],
+    headers: Iterable[Headers],
+) -> Iterator[Record]:
+    """One record from each row of the columns."""
+    rows = zip(sequences, timestamps, keys, values, headers, strict=False)
+    return map(new_tuple, repeat(Record), rows)

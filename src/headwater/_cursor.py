@@ -11,10 +11,10 @@ import logging
 from itertools import repeat
 from operator import xor
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from headwater._columns import Columns, decode_columns, records_of, values_of
-from headwater._crc import crc32
+from headwater._columns import Columns, decode_columns, make_records, records_of, values_of
+from headwater._crc import SHORT_BYTES, crc32, crc32_short
 from headwater._frame import (
     BATCH,
     COVERED_BYTES,
@@ -34,16 +34,18 @@ from headwater._limits import ALIGNMENT
 from headwater._segment import FIRST_FRAME
 from headwater._segment import read_header as read_segment_header
 from headwater._state import CUT_COUNT
-from headwater._types import Position, Record
+from headwater._types import Position
 from headwater.errors import CorruptionError, PositionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headwater._segment import Segment
+    from headwater._types import Record
     from headwater._view import LogView
 
 logger = logging.getLogger("headwater")
+_Item = TypeVar("_Item")
 
 #: Frames of one plain record that are read in one go.
 _SINGLES: Final = 1024
@@ -98,7 +100,7 @@ class FrameChunk(NamedTuple):
             sequence=self.frame.sequence,
         )
 
-    def _trimmed(self, items: list) -> Iterator:  # type: ignore[type-arg]
+    def _trimmed(self, items: list[_Item]) -> Iterator[_Item]:
         first = self.frame.sequence
         if self.start == first and self.stop == first + len(items):
             return iter(items)
@@ -121,7 +123,8 @@ class SinglesChunk(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """The records."""
-        return map(Record, range(self.start, self.stop), self.times, repeat(None), self.items)
+        numbers = range(self.start, self.stop)
+        return make_records(numbers, self.times, repeat(None), self.items, repeat(()))
 
     def values(self) -> Iterator[bytes]:
         """The values alone."""
@@ -385,7 +388,7 @@ def _read_singles(
         size, word, number, time, count, _, crc, header_crc = unpack_plain(view, position)
         if number != expected or count != 1 or word & _NOT_PLAIN != BATCH:
             break
-        if crc32(data[position : position + COVERED_BYTES], seed ^ position) != header_crc:
+        if crc32_short(data[position : position + COVERED_BYTES], seed ^ position) != header_crc:
             break
         end = position + size
         value = data[position + HEADER_BYTES : end]
@@ -436,10 +439,11 @@ def _read_equal(segment: Segment, position: int, sequence: int, limit: int) -> S
     row = Struct(f"<{COVERED_BYTES}s4x{size - HEADER_BYTES}s{stride - size}x")
     heads, items = zip(*row.iter_unpack(region), strict=True)
     positions = range(position, position + count * stride, stride)
+    of_items = crc32_short if size < SHORT_BYTES else crc32
     if (
-        list(map(crc32, heads, map(xor, repeat(seed), positions)))
+        list(map(crc32_short, heads, map(xor, repeat(seed), positions)))
         != words[_HEADER_CRC::step].tolist()
-        or list(map(crc32, items)) != words[_BODY_CRC::step].tolist()
+        or list(map(of_items, items)) != words[_BODY_CRC::step].tolist()
     ):
         return None
     times = region.cast("q")[_TIME::quad_step].tolist()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import pairwise
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,10 +20,12 @@ from headwater._columns import (
     pack_bitmap,
     pack_offsets,
     records_of,
+    split,
 )
 from headwater._encode import Batch, encode, to_batch, with_mark
 from headwater._frame import HEADERS, KEYS, PRODUCER, TIMESTAMPS, FrameError, body_crc
 from headwater._types import Record
+from headwater.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from headwater._columns import Columns
@@ -164,6 +169,62 @@ def test_equal_sizes_pack_as_unequal_ones() -> None:
             expected.append(total)
         found = memoryview(pack_offsets(sizes)).cast("i").tolist()
         assert found[: len(expected)] == expected
+
+
+@given(st.lists(st.binary(max_size=3), min_size=1, max_size=9), st.integers(0, 4))
+def test_values_of_any_sizes_come_back_from_their_offsets(items: list[bytes], size: int) -> None:
+    """Values of one size are split in one step, others one by one: the same comes out."""
+    for values in (items, [bytes([n]) * size for n in range(len(items))]):
+        offsets = memoryview(pack_offsets(list(map(len, values)))).cast("i")[: len(values) + 1]
+        assert split(offsets, memoryview(b"".join(values))) == values
+
+
+@pytest.mark.parametrize("limits", [[0, 2, 1, 6], [0, 2, 5, 6], [0, 2, 4, 6]])
+def test_offsets_that_begin_and_end_as_equal_ones_are_read_as_they_are(limits: list[int]) -> None:
+    """Only offsets that are equal throughout take the short way; decreasing ones are refused."""
+    offsets = memoryview(Struct("<4i").pack(*limits)).cast("i")
+    data = memoryview(b"abcdef")
+    if sorted(limits) != limits:
+        with pytest.raises(FrameError, match="offsets decrease"):
+            split(offsets, data)
+        return
+    assert split(offsets, data) == [bytes(data[a:b]) for a, b in pairwise(limits)]
+
+
+class Derived(bytes):
+    """Bytes with ideas of their own."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        """Say something else."""
+        return 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b"ab", b"cd"],
+        [b"a", b"bcd", b""],
+        [bytearray(b"ab"), b"c"],
+        [memoryview(b"abcd").cast("H"), b"e"],
+        [Derived(b"abc"), Derived(b"def")],
+        [Derived(b"abc")],
+    ],
+    ids=["equal", "unequal", "bytearray", "wide", "derived", "one-derived"],
+)
+def test_values_of_any_kind_become_the_bytes_they_hold(values: list[Any]) -> None:
+    """Whatever carries the bytes, the frame holds all of them and nothing else."""
+    (body,) = encode(to_batch(values), LIMIT)
+    found = records_of(decoded(body.parts, body.records, body.flags), 0, 0)
+    assert [record.value for record in found] == [bytes(memoryview(value)) for value in values]
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, None, array("i", [1, 2]), [b"a"]], ids=repr)
+def test_value_that_is_not_bytes_among_others_is_refused(wrong: Any) -> None:  # noqa: ANN401
+    """One wrong value among a thousand refuses them all."""
+    with pytest.raises(InvalidInputError, match="value must be bytes-like"):
+        to_batch([b"right"] * 999 + [wrong])
 
 
 def test_single_plain_value_is_its_own_body() -> None:
