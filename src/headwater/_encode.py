@@ -6,7 +6,6 @@ Everything that can be refused is refused here, before a lock is taken or a byte
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import blake2b
 from itertools import repeat
 from operator import countOf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -213,6 +212,8 @@ def _column(
 
 def digest_of(batch: Batch) -> bytes:
     """What a producer's batch holds, as 16 bytes; the same however it is cut into frames."""
+    from hashlib import blake2b  # noqa: PLC0415 - it comes with OpenSSL, too much for an import
+
     digest = blake2b(digest_size=16)
     for column in (batch.keys, batch.values):
         digest.update(b"\x00" if column is None else b"\x01")

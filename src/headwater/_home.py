@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.fs import random_bytes, real
 
@@ -20,8 +19,7 @@ READERS_FOLDER: Final = "readers"
 INBOX_FOLDER: Final = "inbox"
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(NamedTuple):
     """Where a log lives. `background=False` leaves upkeep to explicit steps (tests)."""
 
     fs: FileSystem

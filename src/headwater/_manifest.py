@@ -8,9 +8,8 @@ segments costs one checksum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
@@ -48,8 +47,7 @@ FILE_ENTRY: Final = Layout(
 _CHECKSUM: Final = MANIFEST_HEADER.offsets["checksum"]
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveFileState:
+class ActiveFileState(NamedTuple):
     """The segment that is being written, as of the last manifest write."""
 
     file_sequence: int
@@ -58,8 +56,7 @@ class ActiveFileState:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """One sealed segment; `end_sequence` is its last record."""
 
     path: str
@@ -68,8 +65,7 @@ class FileEntry:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """All segments of a log."""
 
     next_sequence: int

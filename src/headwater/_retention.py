@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater._positions import load_stored, reader_names, readers_lock, stable_position
@@ -144,7 +143,7 @@ def _without(manifest: Manifest, gone: list[int]) -> Manifest:
     keep = 0
     while keep < len(files) and segment_number(files[keep].path) in numbers:
         keep += 1
-    return replace(manifest, files=files.tail(keep)) if keep else manifest
+    return manifest._replace(files=files.tail(keep)) if keep else manifest
 
 
 def remove_files(home: Home, number: int) -> None:

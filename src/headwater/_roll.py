@@ -15,7 +15,6 @@ roll again. A sync that failed poisons the writer.
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from headwater._crc import crc32
@@ -98,7 +97,7 @@ def adopt(manifests: ManifestWriter, sealed: FileEntry, segment: Segment) -> Non
         if manifest.active_file.file_sequence == segment.segment_id:
             # An interrupted attempt had come this far; written again, since nobody knows whether
             # the disk has it.
-            return replace(manifest, active_file=active)
+            return manifest._replace(active_file=active)
         return Manifest(sealed.end_sequence + 1, active, manifest.files.with_entry(sealed))
 
     try:

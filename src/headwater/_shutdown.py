@@ -7,7 +7,6 @@ recovers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwater._manifest import ActiveFileState
@@ -52,7 +51,7 @@ def _mark_end(writer: Writer) -> ActiveFileState | None:
 
 
 def _with_end(manifest: Manifest, writer: Writer, active: ActiveFileState) -> Manifest:
-    return replace(manifest, next_sequence=writer.sequence, active_file=active)
+    return manifest._replace(next_sequence=writer.sequence, active_file=active)
 
 
 def release(opened: Opened) -> None:
