@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,21 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater
-from headwater import _positions, _reader, _roll, _writer
+from headwater import _positions, _reader, _roll
 from headwater._columns import pack_bitmap, split_nullable
 from headwater._crc import crc32
 from headwater._cursor import Cursor
-from headwater._durability import Syncer
 from headwater._encode import digest_of, encode, to_batch, to_mark
-from headwater._frame import aligned
-from headwater._marks import Producers
 from headwater._positions import MAGIC, load_stored, meta_path, rewind_beyond
 from headwater._slots import SlotFile, new_slot_file
 from headwater._startup import take_lock
 from headwater._state import CUT_COUNT
 from headwater._upkeep import UpkeepThread
-from headwater._walk import Walk
-from headwater._writer import Writer
 from headwater.errors import (
     CorruptionError,
     PoisonedError,
@@ -36,7 +30,6 @@ from headwater.testing import Fault
 from tests.unit.world import FOLDER, SEGMENT_BYTES, World, values, world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from headwater import Log
@@ -44,29 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["world"]
 
 MIB = 1024 * 1024
-
-
-def once(method: Callable[..., object], *, before: bool) -> Callable[..., object]:
-    """The method, interrupted by Ctrl-C the first time: before it does anything, or behind it."""
-    calls: list[None] = []
-
-    def interrupted(*arguments: object, **options: object) -> object:
-        calls.append(None)
-        if len(calls) > 1:
-            return method(*arguments, **options)
-        if not before:
-            method(*arguments, **options)
-        raise KeyboardInterrupt
-
-    return interrupted
-
-
-def finishes(act: Callable[[], object]) -> bool:
-    """True when `act` returns in another thread; False when it hangs."""
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(10)
-    return not thread.is_alive()
 
 
 def rolled(world: World, segments: int) -> Log:
@@ -182,109 +152,6 @@ def test_segment_ids_at_their_end_refuse_the_roll_and_change_nothing(
     log.append(b"goes on")
     log.close()
     assert values(world.open()) == [b"kept", b"goes on"]
-
-
-# --- Ctrl-C anywhere ------------------------------------------------------------------------------
-
-
-def test_group_interrupted_behind_its_publication_is_not_written_twice(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Published and then interrupted: the same numbered batch again returns the first answer."""
-    log = world.open()
-    monkeypatch.setattr(Producers, "record", once(Producers.record, before=True))
-    with pytest.raises(KeyboardInterrupt):
-        log.append_many([b"a", b"b"], producer="p", batch=1)
-    assert log.append_many([b"a", b"b"], producer="p", batch=1) == range(2)
-    assert values(log) == [b"a", b"b"]
-
-
-def test_sync_interrupted_before_it_began_leaves_room_for_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A leader that was interrupted is no leader: nobody waits for it for ever."""
-    log = world.open()
-    monkeypatch.setattr(Syncer, "_lead", once(Syncer._lead, before=True))
-    with pytest.raises(KeyboardInterrupt):
-        log.append(b"a")
-    assert finishes(lambda: log.append(b"b"))
-    assert log.durable_sequence == 2
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_roll_interrupted_in_the_next_segment_is_final(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, before: bool
-) -> None:
-    """Half way in the next segment nobody knows the end: the writer says so, a reopen goes on."""
-    log = world.open()
-    log.append(b"a")
-    monkeypatch.setattr(Writer, "go_on", once(Writer.go_on, before=before))
-    with pytest.raises(KeyboardInterrupt):
-        log.roll()
-    with pytest.raises(PoisonedError):
-        log.append(b"b")
-    log.close()
-    again = world.open()
-    again.append(b"c")
-    assert values(again) == [b"a", b"c"]
-    assert [segment.start for segment in again.segments()] == [0, 1]
-
-
-def test_second_interrupt_while_the_end_is_sought_is_final(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C twice: without its end the log takes nothing more, and loses nothing."""
-    log = world.open()
-    log.append(b"a")
-    with monkeypatch.context() as patch:
-        patch.setattr(Walk, "__iter__", once(Walk.__iter__, before=True))
-        patch.setattr(Writer, "_advance", once(Writer._advance, before=True))
-        with pytest.raises(KeyboardInterrupt):
-            log.append(b"b", key=b"k")
-    with pytest.raises(PoisonedError):
-        log.append(b"c")
-    log.close()
-    assert values(world.open()) in ([b"a"], [b"a", b"b"])
-
-
-def test_forgetting_interrupted_behind_its_mark_keeps_what_follows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The MARK counts or is wiped: a shorter frame in its place never has its bytes as padding."""
-    log = world.open()
-    log.append_many([b"a"], producer="p", batch=1)
-    log.append_many([b"b"], producer="long" * 20, batch=1)
-    with monkeypatch.context() as patch:
-        writer = log._writing().writer
-
-        def interrupted(position: int) -> int:
-            if writer.words[writer.position >> 2]:  # the MARK stands, the writer is not behind it
-                patch.setattr(_writer, "aligned", aligned)
-                raise KeyboardInterrupt
-            return aligned(position)
-
-        patch.setattr(_writer, "aligned", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            log.forget_producer("p")
-    log.append(b"c")
-    assert values(log) == [b"a", b"b", b"c"]
-    log.close()
-    assert values(world.open()) == [b"a", b"b", b"c"]
-
-
-def test_close_interrupted_while_it_waits_for_upkeep_still_releases_the_log(world: World) -> None:
-    """Ctrl-C in the wait for the background thread: the lock is given back all the same."""
-
-    class Stuck:
-        def stop(self) -> None:
-            raise KeyboardInterrupt
-
-    log = world.open()
-    log.append(b"a")
-    log._thread = Stuck()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        log.close()
-    assert values(world.open()) == [b"a"]
 
 
 # --- background work ------------------------------------------------------------------------------
