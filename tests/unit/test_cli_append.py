@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 import headwater
 from tests.unit.commands import PATIENCE_S, ended, make_log, run, started
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Small segments are made quickly.
 SMALL: Final = ("--segment-bytes", "64KiB")
@@ -140,6 +139,46 @@ def test_append_of_a_line_too_long_keeps_and_names_what_came_before(tmp_path: Pa
     assert outcome.text == "appended 1 record, sequences 0 to 0\n"
     assert outcome.err.startswith("headwater: a record needs a frame of ")
     assert _values(tmp_path / "log") == [b"a"]
+
+
+@pytest.mark.parametrize("options", [(), ("--producer", "etl", "--number", 1)], ids=str)
+def test_append_of_a_line_without_end_stops_early(
+    options: tuple[object, ...], tmp_path: Path
+) -> None:
+    """Input that never can fit is refused once that is sure, not when memory is full."""
+    segment = 64 * 1024
+    make_log(tmp_path / "log", [])
+    with started("append", tmp_path / "log", *options) as process:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it may know before it has read all
+            process.stdin.write(b"a\n" + b"x" * (segment + 1))
+            process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 3  # though its input has not ended
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        assert process.stderr is not None
+        assert b"is too long: more than 65,536 bytes never fit" in process.stderr.read()
+    assert _values(tmp_path / "log") == ([] if options else [b"a"])
+
+
+def test_append_of_a_numbered_batch_in_many_short_lines_fits(tmp_path: Path) -> None:
+    """What surrounds a value in the input does not count against the size of a batch."""
+    data = b"key ---------------------------------------- v\n" * 2500
+    options = ("--key-sep", " ---------------------------------------- ")
+    outcome = run(
+        "append", tmp_path / "log", *SMALL, *options, "--producer", "etl", "--number", 1, stdin=data
+    )
+    assert len(data) > 64 * 1024
+    assert (outcome.code, outcome.err) == (0, "")
+    assert _values(tmp_path / "log") == [b"v"] * 2500
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here fails to be read")
+def test_append_of_input_that_fails_is_an_error(tmp_path: Path) -> None:
+    """A disk that fails under the input is named as that, not as the log's."""
+    outcome = run("append", tmp_path / "log", "--file", "/proc/self/mem")
+    assert outcome.code == 3
+    assert outcome.err.endswith("reading the input failed: Input/output error\n")
 
 
 def test_append_from_a_slow_pipe_does_not_wait_for_more(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import headwater
+from headwater._limits import MAX_FRAME_BYTES
 from headwater.cli.options import OK, UsageError, add_log, command
 from headwater.cli.terminal import uninterrupted
 from headwater.cli.text import count_of, counted, separator_of, sequence_of, size_of
+from headwater.errors import StorageError, UnsupportedError
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +123,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         with uninterrupted():
             log = stack.enter_context(_open(arguments))
         try:
-            for lines in _batches(stream, limit, whole=numbered):
+            largest = log.segments()[-1].size_bytes
+            for lines in _batches(stream, limit, largest, arguments):
                 with uninterrupted():
                     _append(log, lines, arguments, tally)
                 terminal.progress(f"appended {counted(tally.records, 'record')}")
@@ -156,22 +159,36 @@ def _input(path: str | None) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _batches(stream: BinaryIO, limit: int, *, whole: bool) -> Iterator[list[bytes]]:
-    """Lines as they come, at most `limit` at a time; all at once, at the end, if `whole`."""
-    rest, lines = b"", list[bytes]()
+def _batches(
+    stream: BinaryIO, limit: int, largest: int, arguments: argparse.Namespace
+) -> Iterator[list[bytes]]:
+    """Lines as they come, at most `limit` at a time; a numbered batch at the end, all of it.
+
+    Raises `UnsupportedError` as soon as `largest`, the bytes of a segment, cannot hold what has to
+    stay together: the input may have no end.
+    """
+    whole = arguments.producer is not None
+    most = largest if whole else min(largest, MAX_FRAME_BYTES)
+    around = len(arguments.key_sep or b"")
+    pieces, lines, number, kept = list[bytes](), list[bytes](), 1, 0
     while data := _more(stream):
-        parts = data.split(b"\n")
-        if len(parts) > 1:
-            lines.append(rest + parts[0])
-            lines += parts[1:-1]
-            rest = parts[-1]
-        else:
-            rest += data
+        ended = data.split(b"\n")
+        rest = ended.pop()
+        if ended:
+            lines += [b"".join([*pieces, ended[0]]), *ended[1:]]
+            number += len(ended)
+            pieces, kept = [], kept if whole else 0
+        pieces.append(rest)
+        # A record has an offset of four bytes, where its line has a line end and a separator.
+        kept += len(data) + len(ended) * (3 - around) if whole else len(rest)
         if not whole:
             yield from _cut(lines, limit)
             lines = []
-    if rest:
-        lines.append(rest)
+        if kept > most + around:
+            what = "the numbered batch" if whole else f"line {number}"
+            raise UnsupportedError(f"{what} is too long: more than {most:,} bytes never fit here")
+    if pieces and pieces != [b""]:
+        lines.append(b"".join(pieces))
     yield from _cut(lines, limit)
 
 
@@ -182,9 +199,12 @@ def _cut(lines: list[bytes], limit: int) -> Iterator[list[bytes]]:
 
 def _more(stream: BinaryIO) -> bytes:
     """What can be read now, at least one byte; nothing at the end."""
-    if isinstance(stream, io.BufferedReader | io.BytesIO):
-        return stream.read1(_READ_BYTES)
-    return stream.readline()
+    try:
+        if isinstance(stream, io.BufferedReader | io.BytesIO):
+            return stream.read1(_READ_BYTES)
+        return stream.readline()
+    except OSError as error:
+        raise StorageError(error.errno, f"reading the input failed: {error.strerror}") from error
 
 
 def _append(log: Log, lines: list[bytes], arguments: argparse.Namespace, tally: _Tally) -> None:
