@@ -68,6 +68,15 @@ def test_info_tells_what_cleanup_would_delete_and_why(tmp_path: Path) -> None:
     assert any("keeps 2" in line and "'late' still needs segment 2" in line for line in lines)
 
 
+def test_info_of_a_live_log_counts_what_is_not_durable_as_used(tmp_path: Path) -> None:
+    """The active segment's `used` is what its records occupy, as `verify` reads them."""
+    with headwater.open(tmp_path / "log", durability="os", segment_bytes=SEGMENT_BYTES) as log:
+        log.append(b"x" * 1000)
+        log.append_many([b"y" * 100] * 10)
+        (segment,) = run("info", log.path, "--json").document["segments"]
+        assert segment["used_bytes"] == headwater.verify(log.path).bytes_read > 2000
+
+
 def test_info_of_a_live_log_names_its_writer_and_what_is_not_durable(tmp_path: Path) -> None:
     """Beside a writer that does not sync, the last records are shown as not durable."""
     with headwater.open(tmp_path / "log", durability="os", segment_bytes=SEGMENT_BYTES) as log:

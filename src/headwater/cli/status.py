@@ -112,11 +112,23 @@ def writer_of(view: LogView) -> WriterStatus | None:
 
 
 def used_bytes(view: LogView, segment: SegmentInfo) -> int | None:
-    """How much of a segment holds something; of the active one, what is durable."""
+    """How much of a segment holds something, records that are not durable included."""
     if segment.sealed:
         return segment.size_bytes
     mark = read_watermark(view.home.fs, view.home.index_meta)
-    return mark.offset if mark is not None and mark.segment_id == segment.segment_id else None
+    is_here = mark is not None and mark.segment_id == segment.segment_id
+    if mark is not None and is_here and view.durable_sequence >= segment.stop:
+        return mark.offset
+    return _end_of(view, segment)
+
+
+def _end_of(view: LogView, segment: SegmentInfo) -> int | None:
+    """Where the next record goes; None when the segment was left meanwhile."""
+    try:
+        place = view.locate(segment.stop)
+    except HeadwaterError:
+        return None
+    return place.offset if place.segment_id == segment.segment_id else None
 
 
 def disk_bytes(path: str) -> int:
