@@ -125,6 +125,25 @@ def test_repair_asks_a_person(answer: bytes, code: int, path: Path) -> None:
     assert (path / "manifest.current").exists() == (code == 0)
 
 
+def test_repair_declined_with_json_shows_the_plan(path: Path) -> None:
+    """A no is an answer too: what would have been done, and that it was not."""
+    (path / "manifest.current").unlink()
+    outcome = run("repair", path, "--json", stdin=b"no\n", terminal=True)
+    assert outcome.code == 1
+    assert (outcome.document["changed"], outcome.document["dry_run"]) == (True, True)
+    assert not (path / "manifest.current").exists()
+
+
+def test_repair_shows_its_progress_to_a_person(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long work says how far it is."""
+    monkeypatch.setattr("headwater.cli.terminal.PATIENCE_S", 0.0)
+    monkeypatch.setattr("headwater.cli.terminal._REDRAW_S", 0.001)
+    (path / "manifest.current").unlink()
+    outcome = run("repair", path, "--yes", terminal=True)
+    assert outcome.code == 0
+    assert "\rread " in outcome.err
+
+
 def test_repair_report_names_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Actions, what was skipped, what was lost and where the old bytes are."""
     problem = Problem("/log/000000001.q", "damaged frame", sequence=17)

@@ -80,6 +80,42 @@ def test_wrong_usage_is_one_line_and_exit_code_two(argv: tuple[str, ...]) -> Non
     assert outcome.err.startswith("headwater: ")
 
 
+def test_unknown_option_points_to_the_help_of_its_command() -> None:
+    """`headwater cat --nope` is a question about `cat`."""
+    assert run("cat", "x", "--nope").err.endswith("--nope; see `headwater cat --help`\n")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--json",),
+        ("nonsense", "--json"),
+        ("cat", "--json"),
+        ("--json", "cat", "x", "--nope"),
+        ("cat", "x", "--json", "--start", "soon"),
+        ("cat", "x", "--json", "--raw"),
+        ("append", "x", "--json", "--file", "/no/such/file"),
+        ("ls", "/no/such/folder", "--json"),
+        ("bench", "--folder", "/no/such/folder", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_with_json_is_an_object(argv: tuple[str, ...]) -> None:
+    """Whatever is wrong, and whoever notices: one object with the code `usage`."""
+    outcome = run(*argv)
+    assert (outcome.code, outcome.out) == (2, b"")
+    found = json.loads(outcome.err)["error"]
+    assert found.keys() == {"code", "message"}
+    assert found["code"] == "usage"
+
+
+def test_json_may_stand_in_front_of_the_command(tmp_path: Path) -> None:
+    """`headwater --json info` is `headwater info --json`; a log may be called --json."""
+    path = make_log(tmp_path / "log", [b"x"])
+    assert run("--json", "info", path).document == run("info", path, "--json").document
+    assert run("cat", "--", "--json").err.startswith("headwater: ")
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
@@ -119,6 +155,45 @@ def test_full_disk_behind_stdout_is_an_error(tmp_path: Path) -> None:
     assert outcome.returncode == 3
     assert outcome.stderr.startswith(b"headwater: ")
     assert outcome.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("command", ["cat", "--version"])
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_closed_standard_streams_are_no_error(
+    command: str, closed: tuple[int, ...], tmp_path: Path
+) -> None:
+    """`headwater cat x >&-`, as a daemon may start it: no traceback, and no file in their place."""
+    path = make_log(tmp_path / "log", [b"x"])
+    shell = 'exec "$0" "$@" ' + " ".join(f"{number}>&-" for number in closed)
+    outcome = subprocess.run(
+        ["bash", "-c", shell, PROGRAM, command, *([path] if command == "cat" else [])],
+        capture_output=True,
+        check=False,
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, b"")
+    assert bool(outcome.stdout) == (1 not in closed)
+
+
+def test_error_that_nobody_can_read_keeps_its_exit_code(tmp_path: Path) -> None:
+    """Where stderr cannot be written either, the exit code still tells."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        code = subprocess.run([PROGRAM, "cat", tmp_path], stderr=full, check=False).returncode
+    assert code == 3
+    nobody, pipe = os.pipe()
+    os.close(nobody)
+    try:
+        code = subprocess.run([PROGRAM, "cat", tmp_path], stderr=pipe, check=False).returncode
+    finally:
+        os.close(pipe)
+    assert code == 3
+
+
+def test_warning_with_json_is_an_object(tmp_path: Path) -> None:
+    """What the library warns of does not spoil stderr for a program."""
+    path = make_log(tmp_path / "log", [b"x"])
+    outcome = run("append", path, "--segment-bytes", "1MiB", "--json", stdin=b"y\n")
+    assert outcome.code == 0
+    assert "segment_bytes=1048576 is ignored" in json.loads(outcome.err)["note"]
 
 
 def test_warning_of_the_library_is_a_line_on_stderr(tmp_path: Path) -> None:

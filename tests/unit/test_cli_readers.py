@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,6 +75,12 @@ def test_readers_delete_asks_a_person(answer: bytes, code: int, left: int, path:
     assert len(run("readers", path, "--json").document) == left
 
 
+def test_readers_delete_declined_with_json_says_so(path: Path) -> None:
+    """A no is an answer too: the document is there, and the exit code is 1."""
+    outcome = run("readers", path, "delete", "r", "--json", stdin=b"no\n", terminal=True)
+    assert (outcome.code, outcome.document["deleted"]) == (1, False)
+
+
 def test_readers_delete_without_a_person_needs_yes(path: Path) -> None:
     """Nobody can be asked: exit code 2, and the reader stays."""
     assert run("readers", path, "delete", "r", stdin=b"y\n").code == 2
@@ -130,6 +137,9 @@ def test_seek_of_an_unknown_reader_needs_create(path: Path) -> None:
     """A mistyped name registers nothing, since a reader holds segments back."""
     outcome = run("seek", path, "new", "--to", "2")
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    outcome = run("seek", path, "new", "--to", "2", "--json")
+    assert (outcome.code, outcome.document["sequence"]) == (1, None)
+    assert "no reader 'new'" in json.loads(outcome.err)["note"]
     assert not (path / "readers" / "new.meta").exists()
     assert run("seek", path, "new", "--to", "2", "--create").code == 0
     assert _next(path, "new") == 2

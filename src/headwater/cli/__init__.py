@@ -7,16 +7,19 @@ Each group of commands is a module that adds its parsers and runs them. Nothing 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Final
+import sys
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import headwater
 from headwater.cli import append, bench, care, demo, info, read, readers
 from headwater.cli.options import ERROR, INTERRUPTED, OK, USAGE, Parser, UsageError
-from headwater.cli.terminal import Terminal
-from headwater.errors import HeadwaterError
+from headwater.cli.terminal import Terminal, open_standard_streams
+from headwater.errors import HeadwaterError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    Failure: TypeAlias = HeadwaterError | OSError | UsageError
 
 __all__ = ["main"]
 
@@ -32,49 +35,67 @@ exit codes:
   0    done, or the answer is yes
   1    the answer is no: problems were found, there is no such reader, it was declined
   2    the command line is wrong; nothing was changed
-  3    an error, named on stderr (with --json as an object with its code)
+  3    an error, named on stderr
   130  ended by Ctrl-C
 
-Every command takes --json. Only append, cleanup, seek, `readers delete`, repair and
-`tail --reader` change a log; the others can be used on a live one at any time.
+Every command takes --json, also for what it says on stderr. Only append, cleanup, seek,
+`readers delete`, repair and `tail --reader` change a log; the others can be used on a live one
+at any time.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; `argv` without the program's name."""
+    open_standard_streams()
+    words = sys.argv[1:] if argv is None else list(argv)
+    terminal = Terminal(json_wanted="--json" in words)
     try:
-        arguments = build_parser().parse_args(argv)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else OK
-    except KeyboardInterrupt:
+        with terminal.warnings():
+            return _told(*_outcome(words, terminal), terminal)
+    except KeyboardInterrupt:  # again, while the rest was handed on
+        terminal.abandon()
         return INTERRUPTED
-    terminal = Terminal(json_wanted=arguments.json)
-    with terminal.warnings():
-        try:
-            return _run(arguments, terminal)
-        except BrokenPipeError:
-            terminal.abandon()
-            return OK
 
 
-def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Run the command; whatever happens, what it has printed is handed on."""
+def _told(code: int, error: Failure | None, terminal: Terminal) -> int:
+    """Hand on what was printed, and say behind it what went wrong."""
     try:
-        code: int = arguments.run(arguments, terminal)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except UsageError as error:
-        terminal.note(str(error))
-        code = USAGE
+        terminal.clear_progress()
+        terminal.flush()
     except BrokenPipeError:
-        raise
-    except (HeadwaterError, OSError) as error:
-        code = INTERRUPTED if _was_interrupted(error) else ERROR
-        if code == ERROR:
-            terminal.fail(error)
-    terminal.clear_progress()
-    terminal.flush()
+        terminal.abandon()
+    except StorageError as lost:
+        code, error = code or ERROR, error or lost
+    if error is not None:
+        terminal.fail(error)
     return code
+
+
+def _outcome(words: Sequence[str], terminal: Terminal) -> tuple[int, Failure | None]:
+    """Run the command: its exit code, and what went wrong."""
+    try:
+        arguments = _parsed(words)
+        terminal.json = arguments.json
+        return arguments.run(arguments, terminal), None
+    except SystemExit as end:  # --help, --version
+        return end.code if isinstance(end.code, int) else OK, None
+    except KeyboardInterrupt:
+        return INTERRUPTED, None
+    except UsageError as error:
+        return USAGE, error
+    except BrokenPipeError:  # nobody wants to read more: a good end
+        terminal.abandon()
+        return OK, None
+    except (HeadwaterError, OSError) as error:
+        return (INTERRUPTED, None) if _was_interrupted(error) else (ERROR, error)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments; an option that does not exist is named with the command that lacks it."""
+    arguments, unknown = build_parser().parse_known_args(words)
+    if unknown:
+        raise UsageError(f"unknown arguments: {' '.join(unknown)}; see `{arguments.prog} --help`")
+    return arguments
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -95,6 +116,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--json", action="store_true", help="print JSON, errors too")
     parser.add_argument("--version", action="version", version=f"headwater {headwater.__version__}")
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=Parser

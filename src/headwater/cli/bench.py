@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import headwater
 from headwater.cli.options import OK, UsageError, command, folder_of
 from headwater.cli.text import count_of, rate_text, seconds_of, table
+from headwater.errors import HeadwaterError, StorageError
 
 if TYPE_CHECKING:
     import argparse
@@ -88,10 +89,15 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.folder is not None and not Path(arguments.folder).is_dir():
         raise UsageError(f"{arguments.folder} is not a folder")
     found = []
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.folder) as folder:
-        for measured in measure(folder, arguments.seconds, arguments.value_bytes):
-            found.append(measured)
-            terminal.progress(f"measured {measured.work}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.folder) as folder:
+            for measured in measure(folder, arguments.seconds, arguments.value_bytes):
+                found.append(measured)
+                terminal.progress(f"measured {measured.work}")
+    except HeadwaterError:
+        raise
+    except OSError as error:
+        raise StorageError(error.errno, f"measuring failed: {error.strerror}") from error
     if terminal.json:
         terminal.document([measured.document() for measured in found])
         return OK

@@ -132,19 +132,29 @@ def run_repair(arguments: argparse.Namespace, terminal: Terminal) -> int:
             for line in _repair_lines(plan, planned=True):
                 terminal.note(line)
             if not terminal.confirm("do this?"):
+                if terminal.json:
+                    _show_json(plan, terminal, dry_run=True)
                 return NO
     report = _repaired(arguments, terminal, dry_run=dry)
     if terminal.json:
-        terminal.document(asdict(report) | {"changed": report.changed, "dry_run": dry})
+        _show_json(report, terminal, dry_run=dry)
     else:
         for line in _repair_lines(report, planned=dry):
             terminal.line(line)
     return NO if dry and report.changed else OK
 
 
+def _show_json(report: RepairReport, terminal: Terminal, *, dry_run: bool) -> None:
+    terminal.document(asdict(report) | {"changed": report.changed, "dry_run": dry_run})
+
+
 def _repaired(arguments: argparse.Namespace, terminal: Terminal, *, dry_run: bool) -> RepairReport:
-    with terminal.waiting("reading everything"):
-        return headwater.repair(arguments.log, dry_run=dry_run)
+    with terminal.waiting("reading everything") as doing:
+
+        def progress(done: int, total: int) -> None:
+            doing(f"read {size_text(done)} of {size_text(total)}")
+
+        return headwater.repair(arguments.log, dry_run=dry_run, progress=progress)
 
 
 def _repair_lines(report: RepairReport, *, planned: bool) -> list[str]:

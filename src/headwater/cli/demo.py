@@ -127,7 +127,8 @@ def _finish(demo: Demo, seconds: float) -> int:
     for line in table((("✓" if c.ok else "✗", c.claim, c.measured) for c in demo.checks), indent=1):
         demo.say(line)
     if not ok:
-        demo.terminal.note("the demo found something that does not agree, marked ✗ above")
+        broken = "; ".join(check.claim for check in demo.checks if not check.ok)
+        demo.terminal.note(f"the demo found something that does not agree: {broken}")
     return OK if ok else NO
 
 

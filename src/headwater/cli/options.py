@@ -22,15 +22,17 @@ INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """Arguments that each parse, but make no sense together or on this machine."""
+    """Arguments that make no sense, alone, together or on this machine."""
+
+    code = "usage"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that leaves it to the command line to say what is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        """End with the exit code of wrong usage."""
-        self.exit(USAGE, f"headwater: {message}; see `{self.prog} --help`\n")
+        """Raise `UsageError`."""
+        raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
 def command(  # noqa: PLR0913 - what a parser is made of
@@ -46,8 +48,11 @@ def command(  # noqa: PLR0913 - what a parser is made of
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run, prog=parser.prog)
+    # Suppressed, so that the command does not take back what was said in front of it.
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, errors too"
+    )
     return parser
 
 

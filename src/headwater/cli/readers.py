@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -68,11 +69,8 @@ def run_readers(arguments: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError("`readers LOG delete NAME` deletes, `readers LOG` lists")
     if arguments.action == "delete":
         return _delete(arguments, terminal)
-    view = open_view(arguments.log)
-    try:
+    with terminal.waiting("looking"), closing(open_view(arguments.log)) as view:
         found = readers_of(view)
-    finally:
-        view.close()
     if terminal.json:
         terminal.document([asdict(reader) for reader in found])
     elif not found:
@@ -87,12 +85,11 @@ def _delete(arguments: argparse.Namespace, terminal: Terminal) -> int:
     name = arguments.name
     question = f"forget reader {name!r} and everything that it protects from cleanup?"
     with headwater.open(arguments.log, mode="r") as log:
-        if not arguments.yes and not terminal.confirm(question):
-            return NO
-        deleted = log.delete_reader(name)
+        agreed = arguments.yes or terminal.confirm(question)
+        deleted = agreed and log.delete_reader(name)
     if terminal.json:
         terminal.document({"log": arguments.log, "reader": name, "deleted": deleted})
-    else:
+    elif agreed:
         terminal.line(f"deleted reader {name!r}" if deleted else f"there is no reader {name!r}")
     return OK if deleted else NO
 
@@ -100,20 +97,25 @@ def _delete(arguments: argparse.Namespace, terminal: Terminal) -> int:
 def run_seek(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Move a reader."""
     name = to_name(arguments.reader, "a reader's name")
-    with headwater.open(arguments.log, mode="r") as log:
+    after: int | None = None
+    with (
+        headwater.open(arguments.log, mode="r") as log,
+        terminal.waiting("looking for the place"),
+    ):
         before = _sequence_of(log, name)
-        if before is _ABSENT and not arguments.create:
-            terminal.note(f"there is no reader {name!r}: --create registers it")
-            return NO
-        after = log.seek_reader(name, arguments.to)
+        if before is not _ABSENT or arguments.create:
+            after = log.seek_reader(name, arguments.to)
     previous = before if isinstance(before, int) else None
     if terminal.json:
         terminal.document(
             {"log": arguments.log, "reader": name, "previous": previous, "sequence": after}
         )
-    else:
+    elif after is not None:
         was = "" if previous is None else f" (it was at {previous})"
         terminal.line(f"reader {name!r} goes on at sequence {after}{was}")
+    if after is None:
+        terminal.note(f"there is no reader {name!r}: --create registers it")
+        return NO
     return OK
 
 

@@ -21,7 +21,8 @@ from headwater.cli.options import UsageError
 from headwater.errors import CorruptionError, HeadwaterError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO, TextIO
 
 #: Work that takes less than this needs no progress.
 PATIENCE_S: Final = 1.0
@@ -45,10 +46,11 @@ class Terminal:
     # --- results ----------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Bytes to stdout, exactly."""
+        """Bytes to stdout, exactly. Raises `StorageError` when they cannot be written."""
         if self.is_person:
             self.clear_progress()
-        self._out.write(data)
+        with self._handing_on():
+            self._out.write(data)
 
     def line(self, text: str = "") -> None:
         """A line to stdout."""
@@ -60,7 +62,19 @@ class Terminal:
 
     def flush(self) -> None:
         """Hand on what was written. Raises `BrokenPipeError` when nobody takes it any more."""
-        self._out.flush()
+        with self._handing_on():
+            self._out.flush()
+
+    @contextmanager
+    def _handing_on(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.abandon()
+            what = f"writing stdout failed: {error.strerror}"
+            raise StorageError(error.errno, what) from error
 
     def flush_line(self, text: str = "") -> None:
         """A line to stdout, at once."""
@@ -77,13 +91,8 @@ class Terminal:
         return any(found & (select.POLLERR | select.POLLHUP) for _, found in poll.poll(0))
 
     def abandon(self) -> None:
-        """The other side of a pipe is closed: what is still to be written goes nowhere, quietly."""
-        try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._out.fileno())
-            os.close(nowhere)
-        except (OSError, ValueError):
-            return
+        """Nobody takes stdout any more: what is still to be written goes nowhere, quietly."""
+        _abandon(self._out)
 
     # --- everything else --------------------------------------------------------------------------
 
@@ -97,30 +106,30 @@ class Terminal:
             self._draw(text)
 
     def _draw(self, text: str) -> None:
-        print("\r" + text.ljust(self._progress_length), end="", file=sys.stderr, flush=True)
+        _say("\r" + text.ljust(self._progress_length), end="")
         self._progress_length = len(text)
 
     def clear_progress(self) -> None:
         """Take the progress line away."""
         if self._progress_length:
             self._draw("")
-            print("\r", end="", file=sys.stderr, flush=True)
+            _say("\r", end="")
 
     @contextmanager
-    def waiting(self, label: str) -> Iterator[None]:
-        """Show that work goes on which cannot say how far it is."""
-        done = threading.Event()
+    def waiting(self, label: str) -> Iterator[Callable[[str], None]]:
+        """Show that work goes on. What it says of itself, to the yielded function, is shown too."""
+        done, said = threading.Event(), [label]
         started = time.monotonic()
 
         def tick() -> None:
             while not done.wait(_REDRAW_S):
-                self.progress(f"{label} ... {time.monotonic() - started:.0f} s")
+                self.progress(f"{said[-1]} ... {time.monotonic() - started:.0f} s")
 
         clock = threading.Thread(target=tick, name="headwater-progress", daemon=True)
         if self._progress_wanted:
             clock.start()
         try:
-            yield
+            yield said.append
         finally:
             done.set()
             if clock.ident is not None:
@@ -128,24 +137,22 @@ class Terminal:
             self.clear_progress()
 
     def note(self, text: str) -> None:
-        """A line to stderr: a warning, or a word on what happens."""
+        """A line to stderr: a warning, or a word on what happens; with JSON an object."""
         self.clear_progress()
-        print(f"headwater: {one_line(text)}", file=sys.stderr, flush=True)
+        text = one_line(text)
+        _say(json.dumps({"note": text}) if self.json else f"headwater: {text}")
 
-    def fail(self, error: HeadwaterError | OSError) -> None:
+    def fail(self, error: HeadwaterError | OSError | UsageError) -> None:
         """Say what went wrong: a line, or a JSON object with the error's code."""
-        if not isinstance(error, HeadwaterError):  # stdin or stdout, not the log
-            self.abandon()
-            what = f"reading stdin or writing stdout failed: {error.strerror}"
-            error = StorageError(error.errno, what)
         if not self.json:
             self.note(str(error))
             return
         self.clear_progress()
-        found: dict[str, object] = {"code": error.code, "message": one_line(str(error))}
+        code = getattr(error, "code", StorageError.code)
+        found: dict[str, object] = {"code": code, "message": one_line(str(error))}
         if isinstance(error, CorruptionError):
             found |= {name: getattr(error, name) for name in _PLACE}
-        print(json.dumps({"error": found}), file=sys.stderr, flush=True)
+        _say(json.dumps({"error": found}))
 
     def confirm(self, question: str) -> bool:
         """Ask a person yes or no; anything but yes is no. Raises `UsageError` without a person."""
@@ -153,7 +160,7 @@ class Terminal:
             raise UsageError("stdin is no terminal, so nobody can be asked: give --yes")
         self.clear_progress()
         self.flush()
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        _say(f"{question} [y/N] ", end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @contextmanager
@@ -208,6 +215,36 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if seen:
         raise KeyboardInterrupt
+
+
+def open_standard_streams() -> None:
+    """Closed standard streams become the null device.
+
+    Otherwise the first files of a log would take their descriptors, and whatever still writes to
+    "stderr" would write into a segment.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
+
+
+def _say(text: str, end: str = "\n") -> None:
+    """Text to stderr, at once. Where nobody takes it, the exit code has to say it all."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:
+        _abandon(sys.stderr)
+
+
+def _abandon(stream: BinaryIO | TextIO) -> None:
+    """Lead a stream that cannot be written any more to the null device."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        return  # not a file: a test, or a program that calls us
 
 
 def one_line(text: str) -> str:
