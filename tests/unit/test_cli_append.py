@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 import headwater
-from tests.unit.commands import PATIENCE_S, ended, make_log, run, started
+from tests.unit.commands import PATIENCE_S, PROGRAM, ended, make_log, run, started
 
 #: Small segments are made quickly.
 SMALL: Final = ("--segment-bytes", "64KiB")
@@ -171,6 +173,23 @@ def test_append_of_a_numbered_batch_in_many_short_lines_fits(tmp_path: Path) -> 
     assert len(data) > 64 * 1024
     assert (outcome.code, outcome.err) == (0, "")
     assert _values(tmp_path / "log") == [b"v"] * 2500
+
+
+def test_append_with_too_few_files_names_all_that_it_appended(tmp_path: Path) -> None:
+    """Wherever it fails, at open, under way or at close: the answer says what is in the log."""
+    path, failed = make_log(tmp_path / "log", []), 0
+    for files in range(4, 14):
+        before = len(_values(path))
+        outcome = subprocess.run(
+            ["bash", "-c", f'ulimit -n {files}; exec "$0" "$@"', PROGRAM, "append", path, "--json"],
+            input=b"a\nb\n",
+            capture_output=True,
+            check=False,
+        )
+        said = json.loads(outcome.stdout)["records"] if outcome.stdout else 0
+        assert len(_values(path)) - before == said, files
+        failed += outcome.returncode == 3
+    assert 0 < failed < 10
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here fails to be read")

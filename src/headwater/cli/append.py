@@ -118,20 +118,20 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError("a numbered batch is the whole input: leave --batch away")
     limit = sys.maxsize if numbered else arguments.batch or _BATCH
     tally = _Tally()
-    with ExitStack() as stack:
-        stream = stack.enter_context(_input(arguments.file))
-        with uninterrupted():
-            log = stack.enter_context(_open(arguments))
-        try:
+    try:
+        with ExitStack() as stack:
+            stream = stack.enter_context(_input(arguments.file))
+            with uninterrupted():
+                log = stack.enter_context(_open(arguments))
             largest = log.segments()[-1].size_bytes
             for lines in _batches(stream, limit, largest, arguments):
                 with uninterrupted():
                     _append(log, lines, arguments, tally)
                 terminal.progress(f"appended {counted(tally.records, 'record')}")
-        except BaseException:
-            if tally.records:
-                tally.show(arguments, terminal)
-            raise
+    except BaseException:  # closing may fail as well: what was appended is in the log
+        if tally.records:
+            tally.show(arguments, terminal)
+        raise
     tally.show(arguments, terminal)
     return OK
 
