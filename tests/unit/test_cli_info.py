@@ -52,6 +52,19 @@ def test_info_tells_how_far_each_reader_is_behind(tmp_path: Path) -> None:
     assert 0 < late["lag_seconds"] < later
 
 
+def test_info_tells_when_each_reader_committed_last(tmp_path: Path) -> None:
+    """What `reader_expiry` goes by can be looked at before it is switched on."""
+    path = make_log(tmp_path / "log", [b"a", b"b"])
+    _reader_at(path, "late", 1)
+    (first,) = run("info", path, "--json").document["readers"]
+    (second,) = run("readers", path, "--json").document
+    assert 0 < first["committed_seconds"] < second["committed_seconds"] < 3600
+    (path / "readers" / "old.meta").write_bytes(bytes(16))  # a form that does not tell
+    assert run("readers", path, "--json").document[1]["committed_seconds"] is None
+    head, _, old = (line.split() for line in run("readers", path).text.splitlines())
+    assert (head[-1], old[-1]) == ("committed", "-")
+
+
 def test_info_tells_what_cleanup_would_delete_and_why(tmp_path: Path) -> None:
     """The plan is that of `plan_cleanup`, with its reasons, in both forms (S0-22, S0-24)."""
     path = rolled_log(tmp_path / "log")

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _SEGMENTS: Final = 12
 _INFO_MORE: Final = """\
 Shows segments, sequences, what is durable, the readers with their lag in records and in time
-(the age of the oldest record not committed), and what `cleanup` would delete and why."""
+(the age of the oldest record not committed), how long ago they committed last, and what `cleanup`
+would delete and why."""
 _INFO_EXAMPLES: Final = """\
   headwater info data/orders
   headwater info data/orders --json | jq '.readers[] | {name, lag_records}'"""
@@ -176,14 +177,19 @@ def _describe(view: LogView) -> _Info:
 def reader_lines(readers: list[ReaderStatus]) -> list[str]:
     """A table of readers, and below it what is wrong with those that cannot be read."""
     whole = [reader for reader in readers if reader.error is None]
-    rows = [("name", "next", "behind", "for", "")]
+    rows = [("name", "next", "behind", "for", "committed", "")]
     for reader in whole:
-        late = "-" if reader.lag_seconds is None else duration_text(reader.lag_seconds)
         lag = reader.lag_records or 0
+        late = _ago(reader.lag_seconds) if lag else "-"
+        quiet = _ago(reader.committed_seconds)
         live = "in use" if reader.live else ""
-        rows.append((reader.name, str(reader.sequence), f"{lag:,}", late if lag else "-", live))
-    lines = table(rows, " rrr", indent=4) if whole else []
+        rows.append((reader.name, str(reader.sequence), f"{lag:,}", late, quiet, live))
+    lines = table(rows, " rrrr", indent=4) if whole else []
     return lines + [f"    {reader.name}: {reader.error}" for reader in readers if reader.error]
+
+
+def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else duration_text(seconds)
 
 
 def retention_lines(plan: list[Retained]) -> list[str]:

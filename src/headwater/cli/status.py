@@ -31,6 +31,8 @@ class ReaderStatus:
     lag_records: int | None = None
     #: Age of the oldest record that it has not committed; 0 when there is none.
     lag_seconds: float | None = None
+    #: Age of its last commit, which `reader_expiry` looks at; None when that is not known.
+    committed_seconds: float | None = None
     segment_id: int | None = None
     offset: int | None = None
     floor_sequence: int | None = None
@@ -74,6 +76,7 @@ def _reader(view: LogView, name: str, stored: Stored, *, live: bool) -> ReaderSt
         sequence=sequence,
         lag_records=lag,
         lag_seconds=seconds,
+        committed_seconds=_since(view, stored.committed_ns) if stored.committed_ns else None,
         segment_id=place.segment_id,
         offset=place.offset,
         floor_sequence=floor,
@@ -90,7 +93,11 @@ def _age(view: LogView, sequence: int, stored: Stored) -> float | None:
         cursor.close()
     if record is None:
         return None
-    return max(0, view.home.clock_ns() - record.timestamp_ns) / 1e9
+    return _since(view, record.timestamp_ns)
+
+
+def _since(view: LogView, timestamp_ns: int) -> float:
+    return max(0, view.home.clock_ns() - timestamp_ns) / 1e9
 
 
 def writer_of(view: LogView) -> WriterStatus | None:
