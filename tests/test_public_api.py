@@ -130,12 +130,14 @@ def _of_member(path: str, member: object) -> Iterator[str]:
 
 
 def signature(function: object) -> str:
-    """A signature as it stands in the source: annotations without quotes."""
+    """A signature as it stands in the source: annotations without quotes, functions by name."""
     if not callable(function):
         return ""
     found = inspect.signature(function)
     parameters = [
-        parameter.replace(annotation=_plain(parameter.annotation))
+        parameter.replace(
+            annotation=_plain(parameter.annotation), default=_by_name(parameter.default)
+        )
         for parameter in found.parameters.values()
     ]
     result = _plain(found.return_annotation)
@@ -147,6 +149,11 @@ def _plain(annotation: object) -> object:
     if isinstance(annotation, ForwardRef):
         return _Plain(annotation.__forward_arg__)
     return _Plain(annotation) if isinstance(annotation, str) else annotation
+
+
+def _by_name(default: object) -> object:
+    """A default as it is, a function without the place in memory that its text would show."""
+    return _Plain(default.__qualname__) if isinstance(default, types.FunctionType) else default
 
 
 def test_public_surface_is_the_one_written_down() -> None:
@@ -190,6 +197,15 @@ def test_description_shows_names_kinds_and_defaults() -> None:
         "x.Small.limit = 3",
         "x.Small.read(self, start: int, *, mode: str = 'a') -> list[bytes]",
     ]
+
+
+def test_description_of_a_default_that_is_a_function_names_it() -> None:
+    """A place in memory differs in each run, a name does not."""
+
+    def sort(*, key: object = describe) -> None:
+        raise NotImplementedError
+
+    assert signature(sort) == "(*, key: object = describe) -> None"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
