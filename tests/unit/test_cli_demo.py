@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import pytest
 
 from headwater.cli import demo
 from headwater.cli.demo_roles import VALUE_BYTES, value_of
-from tests.unit.commands import PROGRAM, run
+from tests.unit.commands import PATIENCE_S, PROGRAM, run, started
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +62,23 @@ def test_demo_that_loses_an_acknowledged_record_fails(monkeypatch: pytest.Monkey
     assert found["records_per_second"].keys() == {"os", "interval", "sync"}
     note = json.loads(outcome.err)["note"]
     assert note.endswith("does not agree: what was acknowledged is found: 1 writer killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_demo_that_is_ended_leaves_no_process(number: int, tmp_path: Path) -> None:
+    """Ended or killed while its readers wait: they end too, and hold nothing any more."""
+    with started("demo", "--quick", "--json") as process:
+        leases: list[Path] = []
+        while len(leases) < 3:
+            assert process.poll() is None
+            leases = list(tmp_path.glob("headwater-demo-*/orders/readers/*.lease"))
+        files = [lease.open("rb") for lease in leases]
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+    for file in files:
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # free as soon as the reader's process has ended
+    assert bool(list(tmp_path.iterdir())) == (number == signal.SIGKILL)
 
 
 def test_demo_values_differ_and_have_one_size() -> None:

@@ -17,7 +17,7 @@ import pytest
 import headwater
 from headwater import errors
 from headwater.cli import build_parser
-from headwater.cli.terminal import Terminal, uninterrupted
+from headwater.cli.terminal import Terminal, Terminated, terminable, uninterrupted
 from tests.unit.commands import PROGRAM, ended, make_log, rolled_log, run, started
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_help_lists_every_command_and_exit_code() -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert list(_parsers()) == COMMANDS
     assert all(f"    {name} " in outcome.text for name in COMMANDS)
-    for code in ("0 ", "1 ", "2 ", "3 ", "130 "):
+    for code in ("0 ", "1 ", "2 ", "3 ", "130 ", "143 "):
         assert f"\n  {code}" in outcome.text
 
 
@@ -225,14 +225,16 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-def test_interrupt_ends_with_its_exit_code(tmp_path: Path) -> None:
-    """Ctrl-C while input is awaited: 130, and nothing on stderr."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_with_its_exit_code(number: int, code: int, tmp_path: Path) -> None:
+    """Ctrl-C or SIGTERM while input is awaited: 130 or 143, a clean log, nothing on stderr."""
     with started("append", tmp_path / "log", "--segment-bytes", "64KiB") as process:
         while not (tmp_path / "log" / "index.meta").exists():
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         outcome = ended(process)
-    assert (outcome.code, outcome.err) == (130, "")
+    assert (outcome.code, outcome.err) == (code, "")
+    assert headwater.verify(tmp_path / "log").notes == ()
 
 
 def test_interrupt_that_makes_an_error_is_still_an_interrupt(
@@ -263,6 +265,21 @@ def test_interrupt_inside_a_protected_block_counts_at_its_end() -> None:
         interrupted()
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_termination_inside_a_protected_block_counts_at_its_end() -> None:
+    """SIGTERM waits as Ctrl-C does, and is told from it."""
+    done = []
+
+    def terminated() -> None:
+        with terminable(), uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("the rest of the block")
+
+    with pytest.raises(Terminated):
+        terminated()
+    assert done
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_second_interrupt_inside_a_protected_block_counts_at_once() -> None:

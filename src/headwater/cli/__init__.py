@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import headwater
 from headwater.cli import append, bench, care, demo, info, read, readers
-from headwater.cli.options import ERROR, INTERRUPTED, OK, USAGE, Parser, UsageError
-from headwater.cli.terminal import Terminal, open_standard_streams
+from headwater.cli.options import (
+    ERROR,
+    INTERRUPTED,
+    OK,
+    TERMINATED,
+    USAGE,
+    Parser,
+    UsageError,
+)
+from headwater.cli.terminal import Terminal, Terminated, open_standard_streams, terminable
 from headwater.errors import HeadwaterError, StorageError
 
 if TYPE_CHECKING:
@@ -37,6 +45,7 @@ exit codes:
   2    the command line is wrong; nothing was changed
   3    an error, named on stderr
   130  ended by Ctrl-C
+  143  ended by SIGTERM
 
 Every command takes --json, also for what it says on stderr. Only append, cleanup, seek,
 `readers delete`, repair and `tail --reader` change a log; the others can be used on a live one
@@ -50,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     terminal = Terminal(json_wanted="--json" in words)
     try:
-        with terminal.warnings():
+        with terminable(), terminal.warnings():
             return _told(*_outcome(words, terminal), terminal)
-    except KeyboardInterrupt:  # again, while the rest was handed on
+    except KeyboardInterrupt as again:  # while the rest was handed on
         terminal.abandon()
-        return INTERRUPTED
+        return _code_of(again) or INTERRUPTED
 
 
 def _told(code: int, error: Failure | None, terminal: Terminal) -> int:
@@ -79,15 +88,16 @@ def _outcome(words: Sequence[str], terminal: Terminal) -> tuple[int, Failure | N
         return arguments.run(arguments, terminal), None
     except SystemExit as end:  # --help, --version
         return end.code if isinstance(end.code, int) else OK, None
-    except KeyboardInterrupt:
-        return INTERRUPTED, None
+    except KeyboardInterrupt as end:
+        return _code_of(end) or INTERRUPTED, None
     except UsageError as error:
         return USAGE, error
     except BrokenPipeError:  # nobody wants to read more: a good end
         terminal.abandon()
         return OK, None
     except (HeadwaterError, OSError) as error:
-        return (INTERRUPTED, None) if _was_interrupted(error) else (ERROR, error)
+        code = _code_of(error)
+        return (ERROR, error) if code is None else (code, None)
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
@@ -98,13 +108,13 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """True when Ctrl-C came first, and the error only on the way out."""
+def _code_of(error: BaseException | None) -> int | None:
+    """The exit code when a signal came first, and the error only on the way out."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
-            return True
+            return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
         error = error.__context__
-    return False
+    return None
 
 
 def build_parser() -> Parser:

@@ -22,6 +22,8 @@ PING: Final = b"ping"
 END: Final = b"end"
 VALUE_BYTES: Final = 100
 _MANY: Final = 25
+#: How often a waiting reader looks whether the demo is still there.
+_LOOK_S: Final = 0.5
 
 
 def value_of(sequence: int) -> bytes:
@@ -31,12 +33,14 @@ def value_of(sequence: int) -> bytes:
 
 def follow(path: str, name: str) -> dict[str, object]:
     """Be a reader until the last record, check each one, and tell what was found."""
-    expected, wrong, delays = 0, 0, list[int]()
+    expected, wrong, delays, parent = 0, 0, list[int](), os.getppid()
     with headwater.open(path, mode="r") as log, log.reader(name) as reader:
         print("ready", flush=True)
         ended = False
         while not ended:
-            for record in reader.read_batch(timeout=None):
+            if os.getppid() != parent:
+                sys.exit("the demo is gone")
+            for record in reader.read_batch(timeout=_LOOK_S):
                 wrong += not _is_right(record, expected)
                 expected = record.sequence + 1
                 if record.key == PING:

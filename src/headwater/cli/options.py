@@ -19,6 +19,7 @@ NO = 1
 USAGE = 2
 ERROR = 3
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class UsageError(Exception):

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from headwater.cli.options import UsageError
 from headwater.errors import CorruptionError, HeadwaterError, StorageError
@@ -192,29 +192,56 @@ class _Notes(logging.Handler):
         self._terminal.note(f"{record.levelname.lower()}: {text}")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: an end in order, as with Ctrl-C."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM inside the block is raised, unless somebody wanted something else of it."""
+    if not _hears_signals() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C inside the block counts at its end, so that what is done is also counted.
+    """Ctrl-C or SIGTERM in the block counts at its end, so that what is done is also counted.
 
     A second one counts at once.
     """
     seen: list[int] = []
 
-    def remember(number: int, _: object) -> None:
+    def remember(number: int, frame: object) -> None:
         seen.append(number)
         if len(seen) > 1:
-            raise KeyboardInterrupt
+            _interrupt(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears of Ctrl-C
+    if not _hears_signals():
+        yield
         return
-    before = signal.signal(signal.SIGINT, remember)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, remember) for number in numbers]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     if seen:
-        raise KeyboardInterrupt
+        _interrupt(seen[0], None)
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _hears_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def open_standard_streams() -> None:
