@@ -108,6 +108,11 @@ def test_bench_for_a_person_is_a_table() -> None:
     assert all(line.endswith("x") for line in lines[1:])
 
 
+def test_bench_of_values_that_memory_does_not_hold_is_refused() -> None:
+    """A thousand of them have to fit."""
+    assert run("bench", "--value-bytes", 10**12, "--seconds", 0).code == 2
+
+
 def test_bench_without_its_folder_is_refused(tmp_path: Path) -> None:
     """A folder that is not there is wrong usage."""
     assert run("bench", "--folder", tmp_path / "nothing").code == 2

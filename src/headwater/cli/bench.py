@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _BATCH: Final = 1000
 _CLOCK_EVERY: Final = 64
 _READ_BYTES: Final = 1024 * 1024
+#: So that a thousand of them fit in memory a few times.
+_MAX_VALUE_BYTES: Final = 64 * 1024
 _MORE: Final = """\
 Measures the public calls with all checks on, each for --seconds, in a temporary folder, and then
 plain write() (with fdatasync where an append waits for the disk) and read() of the same bytes in
@@ -88,6 +90,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Measure, and show a table."""
     if arguments.folder is not None and not Path(arguments.folder).is_dir():
         raise UsageError(f"{arguments.folder} is not a folder")
+    if arguments.value_bytes > _MAX_VALUE_BYTES:
+        raise UsageError(f"--value-bytes is at most {_MAX_VALUE_BYTES}: 1,000 are appended at once")
     found = []
     try:
         with tempfile.TemporaryDirectory(prefix="headwater-bench-", dir=arguments.folder) as folder:

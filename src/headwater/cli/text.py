@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _SIZE: Final = re.compile(r"([0-9]+) *(|[KMG]iB)")
+#: A longer row of digits is not even read.
+_DIGITS: Final = 100
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _DAY_S: Final = 86400
@@ -44,24 +46,34 @@ def start_of(text: str) -> Start:
 
 def sequence_of(text: str) -> int:
     """The number of a record."""
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not 0 <= number <= MAX_SEQUENCE:
+    number = _number_in(text)
+    if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {MAX_SEQUENCE}")
     return number
 
 
+def _number_in(text: str) -> int | None:
+    """A whole number that a computer counts with; None for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        return None
+    number = int(text)
+    return number if number <= MAX_SEQUENCE else None
+
+
 def count_of(text: str) -> int:
     """A number of things, at least one."""
-    if not (text.isascii() and text.isdigit() and int(text)):
+    number = _number_in(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+    return number
 
 
 def amount_of(text: str) -> int:
     """A number of things, possibly none."""
-    if not (text.isascii() and text.isdigit()):
+    number = _number_in(text)
+    if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
+    return number
 
 
 def seconds_of(text: str) -> float:
@@ -78,9 +90,10 @@ def seconds_of(text: str) -> float:
 def size_of(text: str) -> int:
     """A number of bytes: `65536`, `64KiB`, `16MiB`."""
     match = _SIZE.fullmatch(text)
-    if match is None:
+    number = None if match is None else _number_in(match[1])
+    if match is None or number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 65536, 64KiB or 16MiB")
-    return int(match[1]) * _UNITS[match[2]]
+    return number * _UNITS[match[2]]
 
 
 def separator_of(text: str) -> bytes:
