@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headwater._columns import decode_columns, records_of
 from headwater._frame import BATCH, FrameError, place_seed, read_frame
 from headwater._home import Home
+from headwater._index import parse_index
 from headwater._log import open_home
 from headwater._segment import parse_segment_id
 from headwater._verify_segment import headers_behind
@@ -110,6 +111,14 @@ class Site:
                     pairs = records_of(columns, frame.sequence, frame.timestamp_ns)
                     found.update((record.sequence, record) for record in pairs)
         return found
+
+
+def lying_index(site: Site) -> bytes:
+    """An index of segment 1 that checks out and leads to the places of segment 0."""
+    index = parse_index(site.read("000000000.idx"), LOG_ID, 0)
+    if index is None:
+        raise LookupError("000000000.idx")
+    return index.pack(LOG_ID, 1)
 
 
 def sample(*, closed: bool = True) -> Site:

@@ -21,7 +21,7 @@ from headwater.errors import (
     UnsupportedManifestVersion,
 )
 from headwater.testing import Crash, Fault, FaultFS
-from tests.unit.mending import COMMITTED, RECORDS, SEGMENT_BYTES, Site, sample
+from tests.unit.mending import COMMITTED, RECORDS, SEGMENT_BYTES, Site, lying_index, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ DAMAGE: Final[dict[str, tuple[Damage, int | None]]] = {
     "the watermark cut short": (lambda site: site.cut("index.meta", 7), 0),
     "the watermark of a later segment": (lambda site: site.flip("index.meta", 0), 0),
     "both copies of a reader": (_both_copies, 0),
-    "a wrong index": (lambda site: site.write("000000001.idx", 0, site.read("000000000.idx")), 0),
+    "a wrong index": (lambda site: site.write("000000001.idx", 0, lying_index(site)), 0),
     "a strange next segment": (lambda site: site.write(3, 0, site.read(1)), 0),
 }
 

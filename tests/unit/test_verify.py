@@ -13,7 +13,7 @@ from headwater._segment import FIRST_FRAME
 from headwater._verify import verify
 from headwater.errors import NotALogError
 from headwater.testing import FaultFS
-from tests.unit.mending import RECORDS, SEGMENT_BYTES, Site, sample
+from tests.unit.mending import RECORDS, SEGMENT_BYTES, Site, lying_index, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,8 +205,8 @@ def test_verify_of_a_damaged_index_is_a_note_and_of_a_wrong_one_a_problem() -> N
     report = verify(site.home())
     assert report.ok
     assert any("000000001.idx" in note for note in report.notes)
-    site.write("000000001.idx", 0, site.read("000000000.idx"))
-    site.cut("000000001.idx", len(site.read("000000000.idx")))
+    site.cut("000000001.idx", 0)
+    site.write("000000001.idx", 0, lying_index(site))
     (problem, *_) = verify(site.home()).problems
     assert problem.path == site.path("000000001.idx")
     site.cut("000000001.idx", 0)
