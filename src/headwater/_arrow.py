@@ -96,7 +96,13 @@ def _batches(chunks: Iterable[FrameChunk | SinglesChunk]) -> Iterator[pa.RecordB
     filler = _Filler()
     gathered = _Gathered(filler)
     plain: list[FrameChunk] = []
+    stop = None
     for chunk in chunks:
+        if chunk.start != stop:  # the first one, or records that come again behind a cut
+            yield from _plain_batches(plain, filler)
+            if gathered.values:
+                yield gathered.take()
+        stop = chunk.stop
         if type(chunk) is not FrameChunk or chunk.columns.rows < _SMALL_RECORDS:
             yield from _plain_batches(plain, filler)
             if gathered.add(chunk):

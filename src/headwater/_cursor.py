@@ -21,6 +21,7 @@ from headwater._frame import (
     EXPLICIT,
     HEADER,
     HEADER_BYTES,
+    KINDS,
     MORE,
     SEALED,
     Frame,
@@ -30,12 +31,18 @@ from headwater._frame import (
     read_frame,
     unpack_plain,
 )
-from headwater._limits import ALIGNMENT
+from headwater._limits import ALIGNMENT, MIB
 from headwater._segment import FIRST_FRAME
 from headwater._segment import read_header as read_segment_header
 from headwater._state import CUT_COUNT
 from headwater._types import Position
-from headwater.errors import CorruptionError, PositionError, StorageError, UnsupportedError
+from headwater.errors import (
+    ClosedError,
+    CorruptionError,
+    PositionError,
+    StorageError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +56,8 @@ _Item = TypeVar("_Item")
 
 #: Frames of one plain record that are read in one go.
 _SINGLES: Final = 1024
+#: Their bytes are copied out, so no more of them than fill this, or one.
+_SINGLES_BYTES: Final = MIB
 #: Of one length, they are read field by field from this many on.
 _EQUAL_LEAST: Final = 16
 #: What must not be set in the word of kind, flags and reserved of a plain frame, but for the kind.
@@ -181,7 +190,11 @@ class Cursor:
 
     def seek(self, sequence: int) -> None:
         """Go to another sequence."""
-        place = self._view.locate(sequence)
+        cuts = self._view.cuts
+        self._go_to(self._view.locate(sequence), sequence)
+        self._cuts = cuts
+
+    def _go_to(self, place: Position, sequence: int) -> None:
         self._leave()
         (self._number, self._offset), self.sequence = place, sequence
 
@@ -246,8 +259,9 @@ class Cursor:
         state = self._view.state
         if state is None or state.cut_count == self._cuts:
             return
+        self._refuse_closed()
         self._end = 0
-        self._cuts, sequence = state.cut_since(self._cuts)
+        count, sequence = state.cut_since(self._cuts)
         if sequence is None:
             raise PositionError(
                 f"{self._view.home.folder} was recovered many times while this reader was away: "
@@ -260,8 +274,14 @@ class Cursor:
                 sequence,
                 self.sequence,
             )
+            self._go_to(self._view.locate(sequence), sequence)
             self.rewinds += 1
-            self.seek(sequence)
+        self._cuts = count  # only now: a cut that could not be followed is not forgotten
+
+    def _refuse_closed(self) -> None:
+        """A closed log says nothing of its end or of cuts: what it says is no answer."""
+        if self._view.closed:
+            raise ClosedError(f"the log {self._view.home.folder} is closed: open it again")
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -312,6 +332,8 @@ class Cursor:
 
     def _pass_control(self, frame: Frame) -> bool:
         """Step over a control frame; False when the next segment is not there yet."""
+        if frame.sequence != self.sequence:
+            raise self._damage(f"a {KINDS[frame.kind]} of sequence {frame.sequence}")
         if frame.kind != SEALED:
             self._offset = frame.next_position
             return True
@@ -339,7 +361,9 @@ class Cursor:
 
     def _expected_more(self) -> bool:
         """No frame stands here. False at the live end; True when it came just now; else damage."""
-        if self._view.next_sequence <= self.sequence:
+        end = self._view.next_sequence
+        self._refuse_closed()
+        if end <= self.sequence:
             return self.was_cut
         segment = self.enter()
         for _ in range(_TRIES):
@@ -378,7 +402,7 @@ def _read_singles(
     if run is not None:
         return run
     view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.seed
-    stop = len(view) - HEADER_BYTES
+    stop = min(len(view) - HEADER_BYTES, position + _SINGLES_BYTES)
     positions: list[int] = []
     times: list[int] = []
     items: list[bytes] = []
@@ -414,7 +438,8 @@ def _read_equal(segment: Segment, position: int, sequence: int, limit: int) -> S
     view, seed = segment.mapping.view, segment.seed
     size = int.from_bytes(view[position : position + 4], "little")
     stride = size + 7 & -8
-    count = min(limit, (len(view) - position) // max(stride, HEADER_BYTES))
+    space = min(len(view) - position, _SINGLES_BYTES)
+    count = min(limit, space // max(stride, HEADER_BYTES))
     if count < _EQUAL_LEAST or size < HEADER_BYTES:
         return None
     probe = position + (_EQUAL_LEAST - 1) * stride

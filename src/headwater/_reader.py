@@ -15,9 +15,11 @@ from headwater._cursor import Cursor
 from headwater._encode import to_name
 from headwater._positions import (
     Stored,
+    from_slot,
     load_stored,
     open_slots,
     readers_lock,
+    stable_position,
     take_lease,
     write_new,
 )
@@ -26,6 +28,8 @@ from headwater._types import Position, Record
 from headwater._wakeup import Waiter
 from headwater.errors import (
     ClosedError,
+    CorruptionError,
+    HeadwaterError,
     InvalidInputError,
     PoisonedError,
     PositionError,
@@ -146,21 +150,34 @@ class Reader:
         """
         if max_records < 1:
             raise InvalidInputError(f"max_records must be at least 1, not {max_records}")
+        self._check()
         first = self._next()
         if first is None and self.wait(timeout):
             first = self._next()
         if first is None:
             return []
+        found = [first]
+        try:
+            self._collect(found, max_records, max_bytes)
+        except HeadwaterError:
+            return found  # what stands in front of it is delivered; the next call meets it again
+        except BaseException:  # nobody got them
+            self._sequence = min(first.sequence, self._sequence)
+            self._records, self._chunk = iter(()), None
+            raise
+        return found
+
+    def _collect(self, found: list[Record], max_records: int, max_bytes: int | None) -> None:
         if max_bytes is None:
-            return [first, *islice(self, max_records - 1)]
-        found, size = [first], len(first.value)
+            found.extend(islice(self, max_records - 1))
+            return
+        size = len(found[0].value)
         while len(found) < max_records and size < max_bytes:
             following = self._next()
             if following is None:
                 break
             found.append(following)
             size += len(following.value)
-        return found
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until a record can be delivered; False when the time was over first."""
@@ -187,16 +204,25 @@ class Reader:
     def _fetch(self) -> bool:
         """Get the next chunk; False at the tail."""
         self._check()
+        cursor = self._cursor
+        if cursor.sequence > self._sequence:  # interrupted before its last chunk was delivered
+            cursor.seek(self._sequence)
         stop = self._view.durable_sequence if self._durable_only else None
         while True:
-            chunk = self._cursor.next_chunk(stop)
-            self._sequence = self._cursor.sequence
+            chunk = cursor.next_chunk(stop)
             if chunk is None:
+                self._sequence = cursor.sequence
                 return False
-            records = chunk.records()
-            if not self._cursor.was_cut:
+            try:
+                records = chunk.records()
+            except CorruptionError:
+                cursor.take_back(chunk)
+                if not cursor.was_cut:
+                    raise
+                continue
+            if not cursor.was_cut:
                 break
-            self._cursor.take_back(chunk)  # its bytes may have gone while they were decoded
+            cursor.take_back(chunk)  # its bytes may have gone while they were decoded
         self._chunk, self._records, self._sequence = chunk, records, chunk.start
         return True
 
@@ -222,10 +248,11 @@ class Reader:
         What is committed stays as it is until the next commit.
         """
         self._check()
-        self._follow_cut()
         self._cursor.seek(resolve_start(self._view, start))
         self._records, self._chunk = iter(()), None
         self._sequence = self._cursor.sequence
+        if self._cursor.cuts != self._cuts:
+            self._reload()
 
     # --- the position -----------------------------------------------------------------------------
 
@@ -308,16 +335,21 @@ class Reader:
         cursor.follow_cuts()
         if cursor.cuts == self._cuts:
             return False
-        self._cuts = cursor.cuts
         if cursor.sequence < stop:  # what is left of the chunk in hand may be gone as well
             if self._sequence < cursor.sequence:
                 cursor.seek(self._sequence)
             self._sequence = cursor.sequence
             self._records, self._chunk = iter(()), None
+        self._reload()
+        return True
+
+    def _reload(self) -> None:
+        """Read the reader's file again behind a cut; it may not have been rewound yet."""
         self._slots.close()
         self._slots = open_slots(self._view.home, self.name)
-        self._committed = min(self._committed, self._sequence)
-        return True
+        committed = from_slot(self._slots.newest).sequence or 0
+        self._committed = min(committed, self._view.next_sequence)
+        self._cuts = self._cursor.cuts
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -327,7 +359,11 @@ class Reader:
             return
         self._closed = True
         try:
-            if not self._slots.newest.synced and not self._cursor.was_cut:
+            if self._slots.newest.synced:
+                return
+            if self._view.closed:  # cuts cannot be seen any more: whatever the file says counts
+                stable_position(self._view.home, self.name)
+            elif not self._cursor.was_cut:
                 self._slots.write(self._slots.newest.payload, sync=True, still_valid=self._no_cut)
         finally:
             self._release()
@@ -459,7 +495,11 @@ def _cursor_at(view: LogView, name: str, stored: Stored, cuts: int) -> Cursor:
     cursor = Cursor(view, sequence, stored.position, cuts=cuts)
     try:
         cursor.enter()
-    except BaseException:
-        cursor.close()
-        raise
+    except CorruptionError:
+        # A roll shows the next segment before it is durable; a power cut may have taken it back.
+        place = view.locate(sequence) if sequence == end else stored.position
+        if place.segment_id >= stored.segment_id:
+            raise
+        cursor = Cursor(view, sequence, place, cuts=cuts)
+        cursor.enter()
     return cursor
