@@ -16,7 +16,7 @@ from headwater._layout import Field, Layout
 from headwater._notes import pack_note, parse_note
 from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
 from headwater._types import Position
-from headwater.errors import CorruptionError, LockedError, StorageError
+from headwater.errors import CorruptionError, LockedError, StorageError, UnsupportedError
 from headwater.fs import lock_patiently, make_dir_durably, own_pid, replace_file
 
 if TYPE_CHECKING:
@@ -100,7 +100,11 @@ def parse_stored(data: bytes, path: str) -> Stored:
     if len(data) == LEGACY_16.size:
         segment_id, offset = LEGACY_16.struct.unpack(data)
         return Stored(segment_id, offset, None, None, 0)
-    slots = parse_slot_file(MAGIC, data) if len(data) == SLOT_FILE_BYTES else []
+    try:
+        slots = parse_slot_file(MAGIC, data) if len(data) == SLOT_FILE_BYTES else []
+    except UnsupportedError as error:
+        message = f"{path}: a reader's position of a newer version: upgrade, or delete the reader"
+        raise UnsupportedError(message) from error
     if not slots or len(slots[0].payload) != POSITION.size:
         raise damaged(path, len(data))
     return from_slot(slots[0])
@@ -242,10 +246,12 @@ def delete_reader(home: Home, name: str) -> bool:
         return False
     lease = take_lease(home, name)
     try:
-        _forget(home, name, lease)
+        found = home.fs.exists(meta_path(home, name))  # still, now that nobody else can delete it
+        if found:
+            _forget(home, name, lease)
     finally:
         lease.close()
-    return True
+    return found
 
 
 def expire_readers(home: Home, max_age_s: float) -> list[str]:
@@ -274,7 +280,7 @@ def expire_readers(home: Home, max_age_s: float) -> list[str]:
 def _is_old(home: Home, name: str, max_age_s: float) -> bool:
     try:
         stored = load_stored(home, name)
-    except CorruptionError:
+    except (CorruptionError, StorageError, UnsupportedError):
         return False  # unreadable is not old: retention stays blocked and names it
     if stored is None or not stored.committed_ns:
         return False

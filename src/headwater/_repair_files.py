@@ -142,6 +142,8 @@ class SmallFiles:
     def _plan_reader(self, reader: ReaderFile) -> None:
         stored, start, stop = reader.stored, self._live[0].start, self._live[-1].stop
         name, floor = reader.name, None if reader.stored is None else reader.stored.floor_sequence
+        if isinstance(reader.error, UnsupportedError):
+            raise reader.error
         if stored is None:
             text = f"set reader {name!r} to the start, {start}: both copies are damaged"
             self._plan_place(reader, text, Stored(0, 0, start, start, 0))

@@ -304,8 +304,8 @@ def _claimed(found: Survey, end: int) -> int:
     state = found.published
     most = end + found.segment_bytes // _LEAST_RECORD_BYTES
     exact = state is not None and state.current and state.log_id == found.log_id
-    if state is not None and exact and end <= state.durable_sequence <= most:
-        return max(*claims, state.durable_sequence)
+    if state is not None and exact and end <= state.durable_sequence <= state.next_sequence <= most:
+        return max(*claims, state.next_sequence)  # what was given out, durable or not
     if mark is not None and mark.segment_id == number:
         claims.append(end + max(0, mark.offset - stop) // _LEAST_RECORD_BYTES)
     elif size < found.segment_bytes:

@@ -21,7 +21,7 @@ from headwater._segment import (
 )
 from headwater._types import Retained
 from headwater._view import segment_holding, segment_number
-from headwater.errors import CorruptionError, StorageError
+from headwater.errors import CorruptionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def gather(home: Home, manifest: Manifest, *, stable: bool) -> Facts:
     for name in reader_names(home):
         try:
             stored = look(home, name)
-        except (CorruptionError, StorageError) as error:
+        except (CorruptionError, StorageError, UnsupportedError) as error:
             unreadable[name] = str(error)
             continue
         if stored is not None:

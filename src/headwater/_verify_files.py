@@ -265,7 +265,7 @@ class ReaderFile(NamedTuple):
     name: str
     path: str
     stored: Stored | None
-    error: CorruptionError | None
+    error: CorruptionError | UnsupportedError | None
     whole_slots: int | None
 
     def is_same(self, other: ReaderFile) -> bool:
@@ -283,10 +283,13 @@ def read_readers(home: Home) -> list[ReaderFile]:
         data = content(home.fs, path)
         if data is None:
             continue  # deleted meanwhile
-        whole = len(parse_slot_file(READER_MAGIC, data)) if len(data) == SLOT_FILE_BYTES else None
+        whole = None
         try:
-            found.append(ReaderFile(name, path, parse_stored(data, path), None, whole))
-        except CorruptionError as error:
+            stored = parse_stored(data, path)
+            if len(data) == SLOT_FILE_BYTES:
+                whole = len(parse_slot_file(READER_MAGIC, data))
+            found.append(ReaderFile(name, path, stored, None, whole))
+        except (CorruptionError, UnsupportedError) as error:
             found.append(ReaderFile(name, path, None, error, whole))
     return found
 

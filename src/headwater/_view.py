@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from headwater._frame import Frame
     from headwater._home import Home
     from headwater._manifest import FileEntry, Manifest
-    from headwater._segment import Segment
+    from headwater._segment import Segment, SegmentHeader
 
 _TRIES: Final = 3
 
@@ -89,16 +89,7 @@ class LogView:
     @classmethod
     def open(cls, home: Home) -> LogView:
         """A view on a log that somebody else may be writing."""
-        manifest = ManifestWriter(home.fs, home.folder).read_latest()
-        if manifest is None:
-            raise ManifestNotFound(home.path("manifest.current"))
-        active = manifest.active_file.file_sequence
-        if not manifest.next_sequence and not _has_begun(home, active):
-            message = f"{home.folder}: the log is just being made: try again"
-            raise NotALogError(message, path=home.folder)
-        segment = open_segment(home.fs, home.folder, active)
-        header = segment.header
-        segment.close()
+        header = _active_header(home)
         state = State.open(home.fs, home.state, header.log_id)
         view = cls(home, header.log_id, header.segment_bytes, state)
         view.owns_state = True
@@ -158,9 +149,7 @@ class LogView:
                 active = manifest.active_file.file_sequence
                 segment = open_segment(self.home.fs, self.home.folder, active)
                 try:
-                    mark = read_watermark(self.home.fs, self.home.index_meta)
-                    same = mark is not None and mark.segment_id == active
-                    low = mark.offset if mark is not None and same else FIRST_FRAME
+                    low = self._durable_position(active)
                     self._recovered = recover(segment, manifest, low, (0, 0))
                     break
                 except CorruptionError:
@@ -172,6 +161,20 @@ class LogView:
         if self._recovered is None:
             raise ManifestCorrupted("the log changes faster than it can be read")
         return self._recovered
+
+    def _durable_position(self, active: int) -> int:
+        """The position below which the active segment must be whole, as for a writer."""
+        path = self.home.index_meta
+        mark = read_watermark(self.home.fs, path)
+        if mark is None or mark.segment_id < active:
+            return FIRST_FRAME
+        if mark.segment_id > active:
+            message = (
+                f"{path} names segment {mark.segment_id}, the manifest {active}: one of them was "
+                "replaced; see `headwater verify`, then `headwater repair`"
+            )
+            raise CorruptionError(message, path=path, expected=active, actual=mark.segment_id)
+        return mark.offset
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -192,14 +195,18 @@ class LogView:
         found.append(SegmentInfo(active.file_sequence, active.path, base, stop, size, sealed=False))
         return found
 
-    def open_segment(self, segment_id: int, sequence: int) -> Segment:
-        """Open a segment that holds `sequence` or follows it; never skips silently."""
+    def open_segment(self, segment_id: int, sequence: int | None) -> Segment:
+        """Open a segment that holds `sequence` or follows it; never skips silently.
+
+        Without a sequence the segment's number tells whether it is one that retention deleted.
+        """
         try:
             return open_segment(self.home.fs, self.home.folder, segment_id, log_id=self.log_id)
         except CorruptionError:
-            start = self.start_sequence
-            if sequence < start:
-                raise SequenceExpiredError(sequence, start) from None
+            manifest = self.manifest
+            start = manifest.start_sequence
+            if segment_id < _oldest(manifest) if sequence is None else sequence < start:
+                raise SequenceExpiredError(sequence or 0, start) from None
             raise
 
     def locate(self, sequence: int) -> Position:
@@ -207,6 +214,7 @@ class LogView:
 
         Raises `SequenceExpiredError` below the start, `PositionError` beyond the end.
         """
+        number = 0
         for _ in range(_TRIES):
             cuts, manifest = self.cuts, self.manifest
             if sequence < manifest.start_sequence:
@@ -225,7 +233,13 @@ class LogView:
                 continue  # a recovery was cutting on the way: look again
             if found is not None:
                 return found
-        raise PositionError(f"sequence {sequence} is not in {self.home.folder}")
+        path = segment_path(self.home.folder, number)
+        raise CorruptionError(
+            f"{path}: sequence {sequence} is not there; see `headwater verify`",
+            path=path,
+            segment_id=number,
+            sequence=sequence,
+        )
 
     @property
     def cuts(self) -> int:
@@ -247,9 +261,7 @@ class LogView:
                 position, at = frame.next_position, max(at, frame.next_sequence)
             return Position(number, position) if at == sequence else None
         except UnknownFrameError as error:
-            raise UnsupportedError(
-                f"{segment.path}: {error.reason} at {position} is of a newer version: upgrade"
-            ) from error
+            raise _too_new(segment, position, error) from error
         except FrameError as error:
             if at == sequence:  # the place is right, whatever stands there or will stand there
                 return Position(number, position)
@@ -276,13 +288,15 @@ class LogView:
         Places in front of the first frame mean the segment's first record. Raises `PositionError`
         for a place where no frame starts.
         """
-        segment = self.open_segment(place.segment_id, 0)
+        segment = self.open_segment(place.segment_id, None)
+        position, sequence = FIRST_FRAME, segment.header.base_sequence
         try:
             view, seed = segment.mapping.view, segment.header.seed
-            position, sequence = FIRST_FRAME, segment.header.base_sequence
             while position < place.offset and any(view[position : position + 4]):
                 frame = read_header(view, position, len(view), seed)
                 position, sequence = frame.next_position, frame.next_sequence
+        except UnknownFrameError as error:
+            raise _too_new(segment, position, error) from error
         except FrameError as error:
             message = f"{segment.path}: damage in front of {place.offset}: {error.reason}"
             raise CorruptionError(message, path=segment.path, segment_id=place[0]) from error
@@ -305,34 +319,60 @@ class LogView:
         the search goes on from there.
         """
         while True:
-            manifest = self.manifest
-            files, active = manifest.files, manifest.active_file.file_sequence
-            first = bisect_left(
-                range(len(files)), timestamp_ns, key=lambda n: self._largest_time(files[n])
-            )
-            for entry in files.tail(first):
-                found = self._first_at(segment_number(entry.path), timestamp_ns, sealed=True)
-                if found is not None:
-                    return found
-            end = self.next_sequence
-            found = self._first_at(active, timestamp_ns, sealed=False)
+            manifest, cuts = self.manifest, self.cuts
+            try:
+                found = self._first_sealed(manifest, timestamp_ns)
+                if found is None:
+                    found = self._first_active(manifest, timestamp_ns)
+            except (CorruptionError, SequenceExpiredError):
+                moved = self.manifest.start_sequence != manifest.start_sequence
+                if not moved and self.cuts == cuts:
+                    raise
+                continue  # retention deleted, or a recovery cut, what was looked at: look again
             if found is not None:
-                return min(found, self.next_sequence)
-            if self.manifest.active_file.file_sequence == active:
-                return end
+                return found
 
-    def _first_at(self, number: int, timestamp_ns: int, *, sealed: bool) -> int | None:
-        """The first record of a segment at or after a time."""
-        segment = self.open_segment(number, 0)
+    def _first_sealed(self, manifest: Manifest, timestamp_ns: int) -> int | None:
+        files = manifest.files
+        first = bisect_left(
+            range(len(files)), timestamp_ns, key=lambda n: self._largest_time(files[n])
+        )
+        for entry in files.tail(first):
+            number = segment_number(entry.path)
+            found, _ = self._first_at(number, timestamp_ns, sealed=True)
+            if found is not None:
+                return found
+        return None
+
+    def _first_active(self, manifest: Manifest, timestamp_ns: int) -> int | None:
+        """None when the segment was sealed meanwhile, and does not hold it."""
+        active, end = manifest.active_file.file_sequence, self.next_sequence
+        found, stop = self._first_at(active, timestamp_ns, sealed=False)
+        if found is not None:
+            return min(found, self.next_sequence)
+        if self.manifest.active_file.file_sequence != active:
+            return None
+        if stop < end:
+            path = segment_path(self.home.folder, active)
+            message = f"{path}: no whole frame at sequence {stop}; see `headwater verify`"
+            raise CorruptionError(message, path=path, segment_id=active, sequence=stop)
+        return end
+
+    def _first_at(self, number: int, timestamp_ns: int, *, sealed: bool) -> tuple[int | None, int]:
+        """The first record of a segment at or after a time, and how far the records go."""
+        segment = self.open_segment(number, None)
         try:
             index = self.index(number)
             start = index.before_time(timestamp_ns) if index is not None else None
-            position = start[0] if start is not None and stands(segment, *start) else FIRST_FRAME
+            if start is None or not stands(segment, *start):
+                start = FIRST_FRAME, segment.header.base_sequence
+            position, stop = start
             for _, first, times in frame_times(segment, position, sealed=sealed):
                 for shift, time in enumerate(times):
                     if time >= timestamp_ns:
-                        return first + shift
-            return None
+                        return first + shift, stop
+                stop = first + len(times)
+            return None, stop
         finally:
             segment.close()
 
@@ -355,7 +395,7 @@ class LogView:
 
     def _built_index(self, number: int, entry: FileEntry) -> SparseIndex:
         """Build the index of a sealed segment in memory: its file is gone."""
-        segment = self.open_segment(number, 0)
+        segment = self.open_segment(number, None)
         try:
             index = build_index(segment)
         finally:
@@ -363,6 +403,41 @@ class LogView:
         index.max_timestamp_ns = sealed_control(self.home, number, entry).max_timestamp_ns
         self._indexes[number] = index
         return index
+
+
+def _active_header(home: Home) -> SegmentHeader:
+    """The header of the active segment; it may be sealed and deleted while this looks."""
+    manifests = ManifestWriter(home.fs, home.folder)
+    while True:
+        manifest = manifests.read_latest()
+        if manifest is None:
+            raise ManifestNotFound(manifests.pointer_path)
+        active = manifest.active_file.file_sequence
+        if not manifest.next_sequence and not _has_begun(home, active):
+            message = f"{home.folder}: the log is just being made: try again"
+            raise NotALogError(message, path=home.folder)
+        try:
+            segment = open_segment(home.fs, home.folder, active)
+        except CorruptionError:
+            now = manifests.read_latest()
+            if now is None or now.active_file.file_sequence == active:
+                raise
+            continue
+        segment.close()
+        return segment.header
+
+
+def _oldest(manifest: Manifest) -> int:
+    """Number of the oldest segment kept."""
+    if manifest.files:
+        return segment_number(manifest.files[0].path)
+    return manifest.active_file.file_sequence
+
+
+def _too_new(segment: Segment, position: int, error: UnknownFrameError) -> UnsupportedError:
+    return UnsupportedError(
+        f"{segment.path}: {error.reason} at {position} is of a newer version: upgrade"
+    )
 
 
 def _has_begun(home: Home, segment_id: int) -> bool:
@@ -422,6 +497,8 @@ def frame_times(
             frame = read_header(view, position, len(view), seed)
             if frame.flags & TIMESTAMPS:
                 read_frame(view, position, len(view), seed)  # they stand in the body
+        except UnknownFrameError as error:
+            raise _too_new(segment, position, error) from error
         except FrameError:
             break
         kind = frame.kind
