@@ -181,6 +181,8 @@ class Reader:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until a record can be delivered; False when the time was over first."""
+        if timeout is not None and timeout <= 0:  # a look: no bell, and no state to sleep on
+            return self._ready()
         waiter, ready = self._sleeper()
         seconds = _FOREVER_S if timeout is None else timeout
         return waiter.wait(ready, seconds, self._view.home.monotonic)

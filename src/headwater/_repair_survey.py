@@ -304,8 +304,12 @@ def _claimed(found: Survey, end: int) -> int:
     state = found.published
     most = end + found.segment_bytes // _LEAST_RECORD_BYTES
     exact = state is not None and state.current and state.log_id == found.log_id
-    if state is not None and exact and end <= state.durable_sequence <= state.next_sequence <= most:
-        return max(*claims, state.next_sequence)  # what was given out, durable or not
+    # What was given out, durable or not; what was durable where the other word cannot be right.
+    for told in (
+        (state.next_sequence, state.durable_sequence) if state is not None and exact else ()
+    ):
+        if end <= told <= most:
+            return max(*claims, told)
     if mark is not None and mark.segment_id == number:
         claims.append(end + max(0, mark.offset - stop) // _LEAST_RECORD_BYTES)
     elif size < found.segment_bytes:

@@ -177,7 +177,10 @@ class AsyncReader:
 
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Sleep until a record can be delivered; False when the time was over first."""
-        waiter, ready = self._opened()._sleeper()  # noqa: SLF001 - the same sleep, without a thread
+        reader = self._opened()
+        if timeout is not None and timeout <= 0:
+            return reader.wait(timeout)
+        waiter, ready = reader._sleeper()  # noqa: SLF001 - the same sleep, without a thread
         clock = asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         while not ready():

@@ -16,8 +16,9 @@ from headwater.errors import (
     ClosedError,
     CorruptionError,
     PositionError,
+    UnsupportedError,
 )
-from tests.unit.world import World, values, world
+from tests.unit.world import FOLDER, World, values, world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,22 @@ def test_batch_that_is_interrupted_comes_again(
         reader.commit()
         assert reader.committed_sequence == 0
         assert len(reader.read_batch(100)) == 6
+
+
+def test_batch_without_waiting_needs_nothing_to_wait_on(world: World) -> None:
+    """A copy of a log without its shared state can be read to the end in batches."""
+    log = world.open()
+    log.append(b"a")
+    log.close()
+    world.fs.unlink(f"{FOLDER}/state")
+    with world.open(mode="r") as reading, reading.reader("r") as reader:
+        assert len(reader.read_batch()) == 1
+        assert reader.read_batch() == []
+        assert list(reader.follow(timeout=0)) == []
+        assert not reader.wait(0)
+        with pytest.raises(UnsupportedError, match="nothing to wait on"):
+            reader.wait(1)
+    assert not world.fs.list(f"{FOLDER}/wake")
 
 
 def test_records_are_copied_out_a_few_at_a_time(world: World) -> None:

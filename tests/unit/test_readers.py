@@ -171,8 +171,7 @@ def test_wake_up_comes_after_the_record_and_across_rolls(world: World) -> None:
     log = numbered(world, 1)
     with log.reader("r", "latest") as reader:
         assert reader.wait(0) is False
-        waiter = reader._waiter
-        assert waiter is not None
+        waiter, _ = reader._sleeper()
         for number in range(1, 6):
             waiter.arm()
             log.append(bytes(BIG))
