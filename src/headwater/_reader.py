@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from headwater._cursor import Cursor
+from headwater._cursor import Cursor, FrameChunk
 from headwater._encode import to_name
 from headwater._positions import (
     Stored,
@@ -41,7 +41,7 @@ from headwater.fs import after_fork
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headwater._cursor import FrameChunk, SinglesChunk
+    from headwater._cursor import SinglesChunk
     from headwater._slots import SlotFile
     from headwater._state import State
     from headwater._view import LogView
@@ -79,6 +79,8 @@ class Reader:
         self._durable_only = durable_only
         self._chunk: FrameChunk | SinglesChunk | None = None
         self._records: Iterator[Record] = iter(())
+        #: Where a frame at or in front of the last commit began, and its first sequence.
+        self._near: tuple[Position, int] | None = None
         self._sequence = cursor.sequence
         self._committed = cursor.sequence
         #: Cuts of the log's tail that the reader's file has been read after.
@@ -226,6 +228,8 @@ class Reader:
                 break
             cursor.take_back(chunk)  # its bytes may have gone while they were decoded
         self._chunk, self._records, self._sequence = chunk, records, chunk.start
+        if self._near is None:
+            self._near = _beginning(chunk)
         return True
 
     def _ready(self) -> bool:
@@ -251,7 +255,7 @@ class Reader:
         """
         self._check()
         self._cursor.seek(resolve_start(self._view, start))
-        self._records, self._chunk = iter(()), None
+        self._records, self._chunk, self._near = iter(()), None, None
         self._sequence = self._cursor.sequence
         if self._cursor.cuts != self._cuts:
             self._reload()
@@ -295,6 +299,8 @@ class Reader:
         written = self._slots.write(stored.pack(), sync=sync, still_valid=self._no_cut)
         if written:
             self._committed = target
+            if self._chunk is not None and self._chunk.start <= target:
+                self._near = _beginning(self._chunk)
         return written
 
     def _place_of(self, sequence: int) -> Position:
@@ -303,7 +309,7 @@ class Reader:
             return cursor.place
         if chunk is not None and chunk.start <= sequence < chunk.stop:
             return chunk.place_of(sequence)
-        return self._view.locate(sequence)
+        return self._view.locate(sequence, self._near)
 
     def _sync_records(self, place: Position, stop: int) -> None:
         """Everything before a sealed segment's end is durable; what is left is one segment.
@@ -401,6 +407,12 @@ class Reader:
 
     def __repr__(self) -> str:
         return f"<Reader {self.name!r} of {self._view.home.folder} at {self._sequence}>"
+
+
+def _beginning(chunk: FrameChunk | SinglesChunk) -> tuple[Position, int]:
+    """Where the first frame of a chunk starts, and its first sequence."""
+    first = chunk.frame.sequence if isinstance(chunk, FrameChunk) else chunk.start
+    return chunk.place_of(chunk.start), first
 
 
 def resolve_start(view: LogView, start: Start) -> int:

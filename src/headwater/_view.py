@@ -209,9 +209,10 @@ class LogView:
                 raise SequenceExpiredError(sequence or 0, start) from None
             raise
 
-    def locate(self, sequence: int) -> Position:
+    def locate(self, sequence: int, near: tuple[Position, int] | None = None) -> Position:
         """Start of the frame that holds `sequence`; the log's end for the next sequence.
 
+        `near` is where a frame not far in front of it began, and its first sequence.
         Raises `SequenceExpiredError` below the start, `PositionError` beyond the end.
         """
         number = 0
@@ -226,7 +227,7 @@ class LogView:
                     f"{self.home.folder}: sequence {sequence} is beyond the log's end, {end}"
                 )
             try:
-                found = self._locate_in(number, base, sequence)
+                found = self._locate_in(number, base, sequence, near)
             except CorruptionError:
                 if self.cuts == cuts:
                     raise
@@ -246,12 +247,14 @@ class LogView:
         """How often a recovery cut the log, as far as the shared state remembers."""
         return 0 if self.state is None else self.state.cut_count
 
-    def _locate_in(self, number: int, base: int, sequence: int) -> Position | None:
+    def _locate_in(
+        self, number: int, base: int, sequence: int, near: tuple[Position, int] | None
+    ) -> Position | None:
         segment = self.open_segment(number, sequence)
         position, at = FIRST_FRAME, base
         try:
             view, seed = segment.mapping.view, segment.header.seed
-            position, at = self._start_near(segment, base, sequence)
+            position, at = self._start_near(segment, base, sequence, near)
             while at <= sequence and int.from_bytes(view[position : position + 4], "little"):
                 frame = read_header(view, position, len(view), seed)
                 if frame.kind == BATCH and at <= sequence < frame.next_sequence:
@@ -272,8 +275,18 @@ class LogView:
         finally:
             segment.close()
 
-    def _start_near(self, segment: Segment, base: int, sequence: int) -> tuple[int, int]:
-        """A frame at or before `sequence`: from the index, from the writer's hint, or the first."""
+    def _start_near(
+        self, segment: Segment, base: int, sequence: int, near: tuple[Position, int] | None
+    ) -> tuple[int, int]:
+        """A frame at or before `sequence`: `near`, from the index or the writer, or the first."""
+        if near is not None:
+            (number, offset), first = near
+            if (
+                number == segment.segment_id
+                and first <= sequence
+                and stands(segment, offset, first)
+            ):
+                return offset, first
         index, state = self.index(segment.segment_id), self.state
         found = None
         if index is not None:

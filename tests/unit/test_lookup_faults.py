@@ -9,7 +9,8 @@ import pytest
 
 from headwater import _positions, _view
 from headwater._crc import crc32
-from headwater._positions import MAGIC, Stored
+from headwater._frame import read_header
+from headwater._positions import MAGIC, Stored, load_stored
 from headwater._repair import repair
 from headwater._segment import open_segment
 from headwater._slots import SLOT_BYTES, SLOT_HEADER
@@ -25,6 +26,7 @@ from tests.unit.world import FOLDER, World, values, world
 
 if TYPE_CHECKING:
     from headwater import Log
+    from headwater._frame import Frame
 
 __all__ = ["world"]
 
@@ -53,6 +55,33 @@ def rolled(world: World, segments: int) -> Log:
 
 
 # --- finding places -------------------------------------------------------------------------------
+
+
+def test_commit_inside_a_batch_does_not_walk_the_segment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of any record of the last batch is as cheap as one of its last record."""
+    log = world.open(segment_bytes=1 << 20, durability="os")
+    for _ in range(4000):
+        log.append_many([b"a"] * 2)
+    looks: list[int] = []
+
+    def counted(view: memoryview, position: int, stop: int, seed: int) -> Frame:
+        looks.append(position)
+        return read_header(view, position, stop, seed)
+
+    monkeypatch.setattr(_view, "read_header", counted)
+    with log.reader("r", start=6001) as reader:
+        for _ in range(3):
+            batch = reader.read_batch(400)
+            for record in (batch[3], batch[200], batch[-1]):
+                looks.clear()
+                reader.commit(record)
+                assert len(looks) < 210
+                assert reader.committed_sequence == record.sequence + 1
+                stored = load_stored(world.home(), "r")
+                assert stored is not None
+                assert log._view.locate(record.sequence + 1) == stored.position
 
 
 def test_place_behind_a_zeroed_frame_is_corruption(world: World) -> None:
