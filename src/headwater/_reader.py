@@ -149,6 +149,7 @@ class Reader:
         """Up to `max_records` records, or until their values reach `max_bytes` (at least one).
 
         Waits up to `timeout` seconds for the first one (None: for ever); empty when none came.
+        Damage behind the first record is raised by the next call.
         """
         if max_records < 1:
             raise InvalidInputError(f"max_records must be at least 1, not {max_records}")

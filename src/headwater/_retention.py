@@ -97,7 +97,12 @@ def cleanup(home: Home, manifests: ManifestWriter) -> list[int]:
         manifest = manifests.read_latest()
         if manifest is None or not manifest.files:
             return []
-        decisions = plan_cleanup(gather(home, manifest, stable=True))
+        facts = gather(home, manifest, stable=True)
+        for name, why in facts.unreadable.items():
+            logger.warning(
+                "%s: nothing is deleted because of reader %r: %s", home.folder, name, why
+            )
+        decisions = plan_cleanup(facts)
         gone = _prefix([d.segment_id for d in decisions if d.delete], manifest)
         for decision in decisions:
             logger.debug("%s: %s", home.folder, decision)

@@ -157,12 +157,15 @@ def test_reader_that_is_kept_up_never_misses_its_segment(world: World) -> None:
         assert [record.sequence for record in slow] == [7]
 
 
-def test_unreadable_position_blocks_and_is_named(world: World) -> None:
-    """Nothing is deleted while somebody's place is not known."""
+def test_unreadable_position_blocks_and_is_named(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is deleted while somebody's place is not known, and the log says whose."""
     log = rolled(world, 3)
     drained(log, "r")
     world.put("readers/bad.meta", bytes(100))
     assert log.cleanup() == []
+    assert "because of reader 'bad'" in caplog.text
     reasons = {plan.reason for plan in log.plan_cleanup()}
     assert len(reasons) == 1
     assert "reader 'bad' cannot be read" in reasons.pop()
