@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._layout import Field, Layout
+from headwater._limits import ALIGNMENT, MAX_SEGMENT_BYTES
 from headwater._notes import pack_note, parse_note
 from headwater._slots import SLOT_FILE_BYTES, SlotFile, new_slot_file, parse_slot_file, stabilise
 from headwater._types import Position
@@ -308,6 +309,33 @@ def _settled_position(home: Home, name: str) -> Stored | None:
         file.close()
 
 
+def _is_beyond(found: Stored, segment_id: int, offset: int, sequence: int) -> bool:
+    """True for a position that the log does not reach any more.
+
+    A file of an older form has no checksum: a place where no frame could ever start is damage, and
+    stays what it is for whoever opens the reader.
+    """
+    ahead = found.position > (segment_id, offset)
+    if found.sequence is not None:
+        return ahead or found.sequence > sequence
+    could = found.offset < MAX_SEGMENT_BYTES and not found.offset % ALIGNMENT
+    return ahead and could and found.segment_id <= segment_id + 1
+
+
+def _rewind(home: Home, name: str, found: Stored, end: Stored) -> None:
+    if found.sequence is None:
+        with readers_lock(home, shared=True):
+            write_new(home, name, end._replace(committed_ns=home.clock_ns()))
+        return
+    floor = min(found.floor_sequence or 0, end.sequence or 0)
+    slots = open_slots(home, name)
+    try:
+        back = end._replace(floor_sequence=floor, committed_ns=home.clock_ns())
+        slots.write(back.pack(), sync=True)
+    finally:
+        slots.close()
+
+
 def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> list[str]:
     """Take readers that are ahead of the recovered end back to it; returns their names."""
     rewound = []
@@ -316,22 +344,14 @@ def rewind_beyond(home: Home, segment_id: int, offset: int, sequence: int) -> li
             found = _settled_position(home, name)
         except CorruptionError:
             continue  # reported to whoever opens it; retention deletes nothing until then
-        if found is None or found.sequence is None:
+        if found is None or not _is_beyond(found, segment_id, offset, sequence):
             continue
-        if found.sequence <= sequence and found.position <= (segment_id, offset):
-            continue
-        slots = open_slots(home, name)
-        try:
-            floor = min(found.floor_sequence or 0, sequence)
-            back = Stored(segment_id, offset, sequence, floor, 0, home.clock_ns())
-            slots.write(back.pack(), sync=True)
-        finally:
-            slots.close()
+        _rewind(home, name, found, Stored(segment_id, offset, sequence, sequence, 0))
         logger.warning(
-            "%s: reader %r was at %d, beyond the recovered end: rewound to %d",
+            "%s: reader %r was at %s, beyond the recovered end: rewound to %d",
             home.folder,
             name,
-            found.sequence,
+            found.position if found.sequence is None else found.sequence,
             sequence,
         )
         rewound.append(name)

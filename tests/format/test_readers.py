@@ -69,7 +69,7 @@ def test_older_form_is_left_alone_by_looking_and_by_cleanup() -> None:
     assert fs.contents()[PATH] == data
 
 
-@pytest.mark.parametrize("place", [(0, 65), (0, 4096), (1, 72), (1, 2**63)])
+@pytest.mark.parametrize("place", [(0, 65), (0, 4096), (1, 73), (1, 2**63), (1, 2**40)])
 def test_older_form_that_names_no_frame_is_an_error(place: tuple[int, int]) -> None:
     """A place where no frame starts is refused, and the file stays as it is (S0-4)."""
     data = struct.pack("<QQ", *place)

@@ -274,6 +274,26 @@ def test_older_form_in_a_segment_that_never_was_is_corruption(world: World) -> N
         log.reader("old")
 
 
+def test_older_form_beyond_the_recovered_end_is_rewound(world: World) -> None:
+    """A place that a power cut took back does not become another record's place."""
+    log = world.open(durability="os")
+    log.append(b"a")
+    log.sync()
+    for _ in range(3):
+        log.append(b"b")
+    log.reader("other").close()
+    place = log._view.locate(3)
+    data = place.segment_id.to_bytes(8, "little") + place.offset.to_bytes(8, "little")
+    world.put("readers/old.meta", data)
+    world.fs.sync_dir(f"{FOLDER}/readers")
+    world.power_cut()
+    log = world.open()
+    for number in range(5):
+        log.append(b"%d" % number)
+    with log.reader("old") as reader:
+        assert [record.value for record in reader] == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_reader_in_a_segment_whose_header_was_lost_waits_at_the_end(world: World) -> None:
     """A roll shows the next segment before it is durable: a power cut may take it back."""
     log = world.open()
