@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, NewType, TypeAlias
 
 #: Number of a record in its log: starts at 0, never reused once durable.
@@ -35,8 +34,7 @@ class Position(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(NamedTuple):
     """One segment as the manifest knows it; `stop` is one past its last record."""
 
     segment_id: int
@@ -47,8 +45,7 @@ class SegmentInfo:
     sealed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderInfo:
+class ReaderInfo(NamedTuple):
     """A named reader as its file shows it."""
 
     name: str
@@ -64,8 +61,7 @@ class ReaderInfo:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(NamedTuple):
     """What opening a log for writing had to repair at its end: nothing after a clean close."""
 
     #: Bytes of a torn tail that were zeroed.
@@ -76,8 +72,7 @@ class Recovery:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Something `verify` found, and what to do about it."""
 
     path: str
@@ -87,8 +82,7 @@ class Problem:
     sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(NamedTuple):
     """What `verify` read and what it found; `ok` when it found nothing."""
 
     path: str
@@ -107,15 +101,14 @@ class VerifyReport:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True)
-class RepairReport:
+class RepairReport(NamedTuple):
     """What `repair` did, step by step, and where it kept what it changed."""
 
     path: str
     actions: tuple[str, ...] = ()
     backup: str | None = None
     records_lost: int = 0
-    skipped: tuple[Problem, ...] = field(default=())
+    skipped: tuple[Problem, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -123,8 +116,7 @@ class RepairReport:
         return bool(self.actions)
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
+class Retained(NamedTuple):
     """Why a segment stays or goes."""
 
     segment_id: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import headwater
@@ -74,7 +73,7 @@ def run_cleanup(arguments: argparse.Namespace, terminal: Terminal) -> int:
                 deleted = log.cleanup()
     freed = sum(sizes.get(number, 0) for number in deleted)
     if terminal.json:
-        decisions = [asdict(decision) for decision in plan]
+        decisions = list(plan)
         terminal.document(
             {"log": arguments.log, "deleted": deleted, "bytes": freed, "plan": decisions}
         )
@@ -95,7 +94,7 @@ def run_verify(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
     report = headwater.verify(arguments.log, progress)
     if terminal.json:
-        terminal.document(asdict(report) | {"ok": report.ok})
+        terminal.document(report._asdict() | {"ok": report.ok})
     else:
         for line in _verify_lines(report):
             terminal.line(line)
@@ -145,7 +144,7 @@ def run_repair(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _show_json(report: RepairReport, terminal: Terminal, *, dry_run: bool) -> None:
-    terminal.document(asdict(report) | {"changed": report.changed, "dry_run": dry_run})
+    terminal.document(report._asdict() | {"changed": report.changed, "dry_run": dry_run})
 
 
 def _repaired(arguments: argparse.Namespace, terminal: Terminal, *, dry_run: bool) -> RepairReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -100,17 +99,17 @@ class _Info:
             "durable_sequence": self.durable,
             "records": self.next - self.start,
             "disk_bytes": sum(self.disk),
-            "writer": None if self.writer is None else asdict(self.writer),
+            "writer": self.writer,
             "segments": [
                 {
-                    **asdict(segment),
+                    **segment._asdict(),
                     "used_bytes": used,
                     "disk_bytes": disk,
                     "retention": self._retention(segment),
                 }
                 for segment, used, disk in self._sizes()
             ],
-            "readers": [asdict(reader) for reader in self.readers],
+            "readers": self.readers,
         }
 
     def _sizes(self) -> Iterator[tuple[SegmentInfo, int | None, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import headwater
@@ -72,7 +71,7 @@ def run_readers(arguments: argparse.Namespace, terminal: Terminal) -> int:
     with terminal.waiting("looking"), closing(open_view(arguments.log)) as view:
         found = readers_of(view)
     if terminal.json:
-        terminal.document([asdict(reader) for reader in found])
+        terminal.document(found)
     elif not found:
         terminal.line("no readers")
     else:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._cursor import Cursor
 from headwater._positions import is_live, load_stored, reader_names
@@ -21,8 +20,7 @@ _NOTE_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderStatus:
+class ReaderStatus(NamedTuple):
     """A reader, how far it is behind, or why that cannot be told."""
 
     name: str
@@ -39,8 +37,7 @@ class ReaderStatus:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriterStatus:
+class WriterStatus(NamedTuple):
     """The process that has the log open for writing."""
 
     pid: int | None

@@ -58,7 +58,7 @@ class Terminal:
 
     def document(self, value: object) -> None:
         """The one JSON document of a command."""
-        self.line(json.dumps(value, indent=2, ensure_ascii=False))
+        self.line(json.dumps(_named(value), indent=2, ensure_ascii=False))
 
     def flush(self) -> None:
         """Hand on what was written. Raises `BrokenPipeError` when nobody takes it any more."""
@@ -277,3 +277,12 @@ def _abandon(stream: BinaryIO | TextIO) -> None:
 def one_line(text: str) -> str:
     """Text that stays on its line."""
     return " ".join(text.split())
+
+
+def _named(value: object) -> object:
+    """The same with every named tuple as an object that has its names."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _named(item) for key, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
