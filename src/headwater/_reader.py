@@ -211,7 +211,9 @@ class Reader:
         self._check()
         cursor = self._cursor
         if cursor.sequence > self._sequence:  # interrupted before its last chunk was delivered
-            cursor.seek(self._sequence)
+            self._follow_cut()
+            if cursor.sequence > self._sequence:
+                cursor.seek(self._sequence)
         stop = self._view.durable_sequence if self._durable_only else None
         while True:
             chunk = cursor.next_chunk(stop)

@@ -192,6 +192,35 @@ def test_cuts_that_nobody_remembers_are_told_until_the_reader_is_moved(world: Wo
         assert reader.committed_sequence == 10
 
 
+def test_cut_behind_an_interrupted_batch_is_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Going back to what was not delivered does not step over what replaces earlier records."""
+    log = world.open(durability="os")
+    for number in range(5):
+        log.append_many([b"%d" % number] * 2)
+    state = log._writing().writer.state
+    with log.reader("r") as reader:
+        assert len(reader.read_batch(4)) == 4
+        next_chunk = Cursor.next_chunk
+        calls: list[None] = []
+
+        def interrupted(cursor: Cursor, stop: int | None = None) -> object:
+            calls.append(None)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return next_chunk(cursor, stop)
+
+        monkeypatch.setattr(Cursor, "next_chunk", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.read_batch(6)
+        assert reader.sequence == 4
+        state.cut_to(2)
+        state.quads[NEXT] = 10
+        assert [record.sequence for record in reader.read_batch(100)] == list(range(2, 10))
+        assert reader.rewinds == 1
+
+
 def test_cut_that_could_not_be_followed_is_not_forgotten(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
