@@ -155,6 +155,7 @@ class Syncer:
         """Acknowledge nothing from now on."""
         if self.failure is None:
             self.failure = error
+            self._state.poison()
             self._owner.refuse()
 
     def check(self) -> None:

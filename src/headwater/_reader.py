@@ -323,11 +323,7 @@ class Reader:
         if self._view.sync_up_to is not None:
             self._view.sync_up_to(stop)
             return
-        if self._sync_failed:
-            raise PoisonedError(
-                f"reader {self.name!r}: a sync of the records failed before: nothing that follows "
-                "it can be trusted until the log was opened for writing again"
-            )
+        self._refuse_poisoned()
         home = self._view.home
         segment = open_segment(home.fs, home.folder, place.segment_id)
         try:
@@ -336,6 +332,16 @@ class Reader:
             self._sync_failed = False
         finally:
             segment.close()
+        self._refuse_poisoned()
+
+    def _refuse_poisoned(self) -> None:
+        """After a sync that failed, here or in the writer, the next one succeeds for nothing."""
+        state = self._view.wait_state()
+        if self._sync_failed or (state is not None and state.poisoned):
+            raise PoisonedError(
+                f"reader {self.name!r}: a sync of the records failed before: nothing that follows "
+                "it can be trusted until the log was opened for writing again"
+            )
 
     def _no_cut(self) -> bool:
         return not self._cursor.was_cut

@@ -36,6 +36,7 @@ STATE: Final = Layout(
     Field("hint_segment", "Q", "a place not far from the end, as a hint: segment,"),
     Field("hint_position", "Q", "start of a frame in it,"),
     Field("hint_sequence", "Q", "and that frame's first sequence"),
+    Field("poisoned", "Q", "epoch of a writer whose sync failed: no later sync proves anything"),
 )
 _WORD: Final = {field.name: STATE.offsets[field.name] // 8 for field in STATE.fields[3:]}
 EPOCH: Final = _WORD["epoch"]
@@ -47,6 +48,7 @@ INBOX: Final = _WORD["inbox"]
 HINT_SEGMENT: Final = _WORD["hint_segment"]
 HINT_POSITION: Final = _WORD["hint_position"]
 HINT_SEQUENCE: Final = _WORD["hint_sequence"]
+POISONED: Final = _WORD["poisoned"]
 #: The last cuts: for cut number n, word CUTS + n % CUT_SLOTS holds the sequence that was cut to.
 CUTS: Final = 32
 CUT_SLOTS: Final = 16
@@ -183,6 +185,15 @@ class State:
     def cut_count(self) -> int:
         """Number of cuts so far."""
         return self.quads[CUT_COUNT]
+
+    @property
+    def poisoned(self) -> bool:
+        """True when a sync of the last writer failed: only its successor makes records durable."""
+        return self.trusted and 0 < self.quads[POISONED] == self.quads[EPOCH]
+
+    def poison(self) -> None:
+        """Tell everybody that a sync failed."""
+        self.quads[POISONED] = self.quads[EPOCH]
 
     def cut_since(self, count: int) -> Cut:
         """The cuts since a reader last saw `count` of them.

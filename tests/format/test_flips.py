@@ -90,6 +90,7 @@ HARMLESS: Final[dict[tuple[str, str], str]] = {
             "hint_segment",
             "hint_position",
             "hint_sequence",
+            "poisoned",
             "cuts",
             "waiters",
         ]

@@ -15,9 +15,11 @@ from headwater._state import CUT_SLOTS, NEXT
 from headwater.errors import (
     ClosedError,
     CorruptionError,
+    PoisonedError,
     PositionError,
     UnsupportedError,
 )
+from headwater.testing import Fault
 from tests.unit.world import FOLDER, World, values, world
 
 if TYPE_CHECKING:
@@ -165,6 +167,33 @@ def test_control_frame_of_another_sequence_is_corruption(world: World) -> None:
     writer.sequence -= 1
     with pytest.raises(CorruptionError, match="a MARK of sequence 2"):
         list(log.read())
+
+
+def test_synced_commit_behind_a_failed_sync_of_the_writer_is_refused(world: World) -> None:
+    """The pages are clean and not on the disk: syncing them from elsewhere proves nothing."""
+    log = world.open(durability="os")
+    log.append(b"a")
+    log.sync()
+    log.append(b"b")
+    reading = world.open(mode="r")
+    with reading.reader("r") as reader:
+        list(reader)
+        reader.commit(sync=True)
+        log.append(b"c")
+        list(reader)
+        world.fs.fail_when(lambda o: o.kind == "datasync" and o.path.endswith(".q"), Fault.EIO)
+        with pytest.raises(PoisonedError):
+            log.sync()
+        world.fs.heal()
+        with pytest.raises(PoisonedError, match="opened for writing again"):
+            reader.commit(sync=True)
+        reader.commit()
+        log.close()
+        log = world.open(durability="os")
+        reader.commit(sync=True)
+        assert reader.committed_sequence == 3
+    world.power_cut()
+    assert values(world.open()) == [b"a", b"b", b"c"]
 
 
 # --- cuts -----------------------------------------------------------------------------------------
