@@ -212,6 +212,8 @@ def _take(home: Home, writer: Writer, path: str) -> None:
         mark, bodies = parse_group(data, path)
         written = writer.append_group(bodies, mark)
     except (ConflictError, CorruptionError, UnsupportedError) as error:
+        if writer.syncer.failure is not None:
+            raise  # the log is in trouble, which says nothing of the group
         _refuse(home, path, error)
         return
     writer.syncer.wait(written.stop)  # unlinked only when the log has it for good

@@ -9,7 +9,12 @@ import pytest
 
 from headwater._encode import digest_of, to_batch
 from headwater._limits import MAX_PRODUCERS
-from headwater.errors import ConflictError, OverloadedError, UnsupportedError
+from headwater.errors import (
+    ConflictError,
+    ManifestCorrupted,
+    OverloadedError,
+    UnsupportedError,
+)
 from headwater.testing import Crash, Fault
 from tests.unit.world import BIG, FOLDER, PART, PARTS, World, values, world
 
@@ -252,3 +257,15 @@ def test_damaged_group_is_set_aside(world: World) -> None:
     assert log.drain_inbox() == 2
     assert values(log) == [b"good"]
     assert f"{name.removesuffix('.group')}.refused" in world.fs.list(INBOX)
+
+
+def test_damage_of_the_log_says_nothing_of_a_staged_group(world: World) -> None:
+    """A roll for the group that meets a damaged manifest: the group stays staged."""
+    log = world.open()
+    log.append(bytes(BIG))
+    log.stage([bytes(1500)], producer="p", batch=1)
+    for slot in ("manifest.1", "manifest.2"):
+        world.put(slot, b"\xff", at=40)
+    with pytest.raises(ManifestCorrupted):
+        log.drain_inbox()
+    assert [name.rpartition(".")[2] for name in world.fs.list(INBOX)] == ["group"]
