@@ -13,7 +13,7 @@ import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._layout import Field, Layout
-from headwater._limits import MAX_WAITERS
+from headwater._limits import MAX_SEQUENCE, MAX_WAITERS
 from headwater.errors import StorageError
 
 if TYPE_CHECKING:
@@ -139,11 +139,14 @@ class State:
         store = self._mapping.bytes
         start = STATE.offsets["boot_id"]
         if published is None:
-            # The number of cuts stays: readers that wait compare it with what they saw.
+            # The number of cuts stays: readers that wait compare it with what they saw. So does
+            # the number of writers, if they were this log's.
             kept = STATE.offsets["cut_count"]
+            epoch = self.quads[EPOCH] if store[:start] == self._identity[:start] else 0
             store[:kept] = self._identity[:start].ljust(kept, b"\0")
+            self.quads[EPOCH] = epoch
             store[kept + 8 : STATE_BYTES] = bytes(STATE_BYTES - kept - 8)
-        self.quads[EPOCH] = self.quads[EPOCH] + 1
+        self.quads[EPOCH] = self.quads[EPOCH] + 1 & MAX_SEQUENCE
         self.quads[NEXT] = next_sequence
         self.quads[DURABLE] = durable
         store[start : start + 16] = self._identity[start:]
