@@ -4,16 +4,21 @@ The first waiter becomes the leader. It takes the segment and the end of the log
 lock *before* the sync, and afterwards publishes only that, however much was appended meanwhile.
 A failed sync is final: after it the page cache may show bytes that the disk does not have, so the
 writer is poisoned and acknowledges nothing more.
+
+The disk tells a failure once, to one of those who sync a file; the next sync succeeds and proves
+nothing. So one thread at a time syncs, leader or roll, and what became of it is known to everybody
+before the next one begins.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwater._limits import SAFETY_RECHECK_S
 from headwater._state import DURABLE
-from headwater.errors import PoisonedError, StorageError
+from headwater.errors import ClosedError, PoisonedError, StorageError
 
 if TYPE_CHECKING:
     from headwater._segment import Segment
@@ -47,6 +52,8 @@ class Syncer:
 
     __slots__ = (
         "_changed",
+        "_disk",
+        "_in_doubt",
         "_leader",
         "_mutex",
         "_owner",
@@ -66,6 +73,10 @@ class Syncer:
         # Taken by itself, in one step that no Ctrl-C can cut in two, unlike the condition over it.
         self._mutex = threading.RLock()
         self._changed = threading.Condition(self._mutex)
+        #: Held while a segment is synced, until it is known how that ended.
+        self._disk = threading.Lock()
+        #: True while nobody knows how the sync that was begun last has ended.
+        self._in_doubt = False
         #: The thread that leads; 0 when nobody does.
         self._leader = 0
         self._published = (-1, -1)
@@ -96,7 +107,7 @@ class Syncer:
         """Wait until this thread leads, True, or until `sequence` is durable, False."""
         me = threading.get_ident()
         with self._mutex:
-            while self._leader and not self._covers(sequence):
+            while self._leader not in (0, me) and not self._covers(sequence):
                 self._changed.wait(SAFETY_RECHECK_S)  # a leader that was interrupted tells nobody
             if self._covers(sequence):
                 return False
@@ -110,7 +121,7 @@ class Syncer:
     def _lead(self, *, sync_watermark: bool = False) -> None:
         try:
             end = self._owner.capture()
-            end.segment.file.datasync()
+            self.sync_segment(end.segment)
             self.publish(end)
             if sync_watermark:
                 self._watermark.sync()
@@ -120,6 +131,26 @@ class Syncer:
         finally:
             self._step_down()
         self._owner.wake()
+
+    def sync_segment(self, segment: Segment) -> None:
+        """Sync a segment, after and before everybody else. Raises `StorageError`, `PoisonedError`.
+
+        A failure counts although Ctrl-C hides it on its way up.
+        """
+        with self._disk:
+            if self._in_doubt:
+                self.poison(StorageError(errno.EIO, "a sync was interrupted", segment.path))
+            self.check()
+            self._in_doubt = True
+            try:
+                segment.file.datasync()
+            except BaseException as error:
+                refused = _refusal_in(error)
+                if refused is not None:
+                    self.poison(refused)
+                self._in_doubt = False
+                raise
+            self._in_doubt = False
 
     def _step_down(self) -> None:
         """Let another thread lead, if this one does. However `_lead` was interrupted."""
@@ -138,10 +169,10 @@ class Syncer:
             place = (end.segment.segment_id, end.position)
             if place <= self._published:
                 return
-            self._published = place
             self._watermark.raise_to(*place)
             self._state.quads[DURABLE] = end.sequence
             self.durable = end.sequence
+            self._published = place  # last: who was interrupted before has said nothing
 
     def retire(self, segment: Segment) -> None:
         """Close a segment that was rolled away, once no sync uses it any more."""
@@ -161,9 +192,26 @@ class Syncer:
     def check(self) -> None:
         """Raise `PoisonedError` if a sync failed before."""
         if self.failure is not None:
+            if isinstance(self.failure, ClosedError):
+                raise self.failure
             self.reported = True
             what = "a sync failed" if isinstance(self.failure, OSError) else "a roll was cut short"
             raise PoisonedError(
                 f"{what} ({self.failure!r}): nothing more is acknowledged; "
                 "close this log and open it again"
             ) from self.failure
+
+    def forked(self) -> None:
+        """In the child of a fork: the locks may be held by threads that are not here."""
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+        self._disk = threading.Lock()
+        self._leader = 0
+        self.failure = ClosedError("this log handle belongs to the parent: open the log again here")
+
+
+def _refusal_in(error: BaseException | None) -> OSError | None:
+    """What the operating system said, if that is what `error` is or came on top of."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error

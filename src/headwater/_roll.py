@@ -40,6 +40,7 @@ from headwater._segment import (
     segment_filename,
     segment_path,
 )
+from headwater._walk import published_end
 from headwater.errors import CorruptionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -152,8 +153,13 @@ def roll(writer: Writer, manifests: ManifestWriter) -> None:
             writer.seal_pending = True
         _sync_sealed(writer)
         control = writer.control()
-        header = next_header(old.header, control, home.clock_ns())
-        new, first = begin_segment(home, header, control, writer.producers, again=again)
+        if again and _is_named(manifests, old.segment_id + 1):
+            new = open_segment(home.fs, home.folder, old.segment_id + 1, writable=True)
+            position, _, chain = published_end(new.mapping.view, new.header, new.path)
+        else:
+            header = next_header(old.header, control, home.clock_ns())
+            new, first = begin_segment(home, header, control, writer.producers, again=again)
+            position, chain = FIRST_FRAME + len(first), chain_behind(first, header.prev_chain)
         adopt(manifests, sealed_entry(old, writer.sequence, writer.position), new)
     except BaseException as error:
         if not (isinstance(error, StorageError) and error.errno in EXHAUSTED):
@@ -162,7 +168,7 @@ def roll(writer: Writer, manifests: ManifestWriter) -> None:
     try:
         sealed = old.segment_id, writer.sampler, control.max_timestamp_ns
         writer.sealed_bytes[old.segment_id] = writer.position
-        writer.go_on(new, FIRST_FRAME + len(first), chain_behind(first, header.prev_chain))
+        writer.go_on(new, position, chain)
         writer.syncer.publish(End(new, FIRST_FRAME, writer.sequence))
         writer.syncer.retire(old)
         writer.sealed.append(sealed)
@@ -182,9 +188,19 @@ def roll_now(writer: Writer, manifests: ManifestWriter) -> bool:
     return True
 
 
+def _is_named(manifests: ManifestWriter, segment_id: int) -> bool:
+    """True when an earlier attempt came as far as the pointer, and only its sync was refused.
+
+    Then the segment is whole and synced, and the manifest on the disk may name it already: it must
+    not be begun again, for a crash half way would leave an active segment without a header.
+    """
+    manifest = manifests.read_latest()
+    return manifest is not None and manifest.active_file.file_sequence == segment_id
+
+
 def _sync_sealed(writer: Writer) -> None:
     try:
-        writer.segment.file.datasync()
+        writer.syncer.sync_segment(writer.segment)
     except StorageError as error:
         writer.syncer.poison(error)
         writer.syncer.check()

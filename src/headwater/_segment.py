@@ -8,16 +8,19 @@ roll. It becomes a segment when its header is written.
 from __future__ import annotations
 
 import errno
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._frame import place_seed
 from headwater._layout import Field, Layout
-from headwater._limits import MAX_SEGMENT_BYTES, MAX_SEGMENT_ID
+from headwater._limits import MAX_SEGMENT_BYTES, MAX_SEGMENT_ID, MIB
 from headwater.errors import CorruptionError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
     from headwater.fs import File, FileSystem, Mapping
+
+logger = logging.getLogger("headwater")
 
 MAGIC: Final = b"HWSG"
 VERSION: Final = 1
@@ -41,6 +44,7 @@ SEGMENT_HEADER: Final = Layout(
 #: Position of the first frame.
 FIRST_FRAME: Final = SEGMENT_HEADER.size
 _COVERED: Final = SEGMENT_HEADER.offsets["crc"]
+_ZEROS: Final = bytes(MIB)
 
 
 class SegmentHeader(NamedTuple):
@@ -128,6 +132,16 @@ class Segment:
         """Number of the segment."""
         return self.header.segment_id
 
+    def warm(self, start: int, stop: int) -> None:
+        """Write zeros over zeros, so that the kernel makes the pages now; advice only."""
+        try:
+            while start < stop:  # aligned pieces, so that the pages come in the largest runs
+                end = min((start | MIB - 1) + 1, stop)
+                self.file.write(start, _ZEROS[: end - start])
+                start = end
+        except StorageError as error:  # the stores themselves do not need it
+            logger.debug("%s: pages cannot be made ahead: %s", self.path, error)
+
     def close(self) -> None:
         """Drop the map and the file; ranges handed out keep their pages."""
         self.mapping.close()
@@ -137,10 +151,12 @@ class Segment:
 def prepare_segment(fs: FileSystem, path: str, segment_bytes: int) -> None:
     """Make sure that `path` is a file of `segment_bytes` with its blocks reserved.
 
-    An existing prepared file is used as it is, never unlinked. A full disk is a `StorageError`.
+    An existing prepared file is used as it is, never unlinked. A full disk is a `StorageError`. One
+    at a time: who is refused cuts the file back, and must not cut what another was given.
     """
     file = fs.open(path, write=True, create=True)
     try:
+        file.lock()
         size = file.size()
         if size > segment_bytes:  # prepared by an attempt that wanted larger segments
             file.truncate(segment_bytes)

@@ -340,6 +340,7 @@ def _finish_roll(
         sampler=Sampler(complete=True),
         sealed=None,
         torn_stop=FIRST_FRAME + len(first),
+        at_mark=True,
     )
 
 

@@ -32,8 +32,6 @@ logger = logging.getLogger("headwater")
 
 #: How often the shared words are looked at when nothing else is due.
 _IDLE_S: Final = 0.1
-#: Pages of the next segment that are asked for in one go.
-_POPULATE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Nudge:
@@ -76,7 +74,6 @@ class Upkeep:
         self._inbox_seen = -1
         self._half_full = False
         self._prepared = -1
-        self._synced = writer.sequence
         self._stepping = threading.Lock()
         #: Chores that failed when they were last done: said once, not ten times a second.
         self._failing: set[str] = set()
@@ -96,6 +93,8 @@ class Upkeep:
     def step(self) -> None:
         """Do what is due. Failures are logged: whoever depends on the result meets them again."""
         syncer = self._writer.syncer
+        if self._writer.orphaned:
+            return  # the lock below may be held by a thread that is not in this process
         chores = (self._sync, self._seal_old, self._prepare, self.index_sealed, self._empty_inbox)
         with self._stepping:
             for chore in chores:
@@ -117,11 +116,8 @@ class Upkeep:
 
     def _sync(self) -> None:
         writer = self._writer
-        if self._interval_s is None or writer.sequence == self._synced:
-            return
-        sequence = writer.sequence
-        self._synced = sequence  # a failure poisons the writer; trying again would hide it
-        writer.syncer.wait(sequence)
+        if self._interval_s is not None and writer.syncer.durable < writer.sequence:
+            writer.syncer.wait(writer.sequence)
 
     def _seal_old(self) -> None:
         writer = self._writer

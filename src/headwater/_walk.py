@@ -27,7 +27,7 @@ from headwater._frame import (
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MIB
 from headwater._marks import parse_control
 from headwater._segment import FIRST_FRAME
-from headwater.errors import UnsupportedError
+from headwater.errors import CorruptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,8 +147,13 @@ class Groups:
         return not self.open
 
 
-def published_end(view: memoryview, header: SegmentHeader, path: str) -> tuple[int, int, int]:
-    """Position, sequence and chain behind the last whole frame or group of a segment."""
+def published_end(
+    view: memoryview, header: SegmentHeader, path: str, *, known: int = FIRST_FRAME
+) -> tuple[int, int, int]:
+    """Position, sequence and chain behind the last whole frame or group of a segment.
+
+    Raises `CorruptionError` when that is in front of `known`, up to where frames were published.
+    """
     walk = Walk(
         view,
         path,
@@ -162,6 +167,12 @@ def published_end(view: memoryview, header: SegmentHeader, path: str) -> tuple[i
     for frame in walk:
         if groups.completes(frame):
             end = (walk.position, walk.sequence, walk.chain or 0)
+    if end[0] < known:
+        message = (
+            f"{path}: damage at {end[0]}, in front of what was published up to {known}: nothing "
+            "was changed; close this log and see `headwater verify`"
+        )
+        raise CorruptionError(message, path=path, position=end[0], sequence=end[1])
     return end
 
 

@@ -10,7 +10,6 @@ due, the segment is half full or full, the log is closed or poisoned) lies beyon
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -51,7 +50,6 @@ from headwater.errors import (
     ClosedError,
     ConflictError,
     InvalidInputError,
-    StorageError,
     UnsupportedError,
 )
 from headwater.fs import after_fork
@@ -68,8 +66,6 @@ if TYPE_CHECKING:
     from headwater._types import Durability
     from headwater._watermark import Watermark
 
-logger = logging.getLogger("headwater")
-
 #: Space kept free at the end of every segment for its SEALED frame.
 SEALED_SPACE: Final = aligned(HEADER_BYTES + CONTROL.size)
 _CLOSED_LIMIT: Final = -1
@@ -77,7 +73,6 @@ _CLOSED_LIMIT: Final = -1
 WRITTEN_LEAST: Final = 16 * 1024
 #: Bytes made ready in front of the end by a log that has not written a MiB yet.
 _WARM_LEAST: Final = 64 * 1024
-_ZEROS: Final = bytes(MIB)
 
 
 class Writer:
@@ -180,7 +175,7 @@ class Writer:
         self.chained = chain
         self.seal_pending = False
         self.vouched = self.sequence
-        self.unmarked = True
+        self.unmarked = False  # its first frame is a MARK, unless there is nothing to repeat
 
     @property
     def segment_id(self) -> int:
@@ -196,8 +191,7 @@ class Writer:
     def chain(self) -> int:
         """Running CRC over the header_crc of every frame; caught up with here, many at a time."""
         chained = crc32(pack_words(self.unchained), self.chained)
-        # Nothing is called between the two stores, so a Ctrl-C cannot come between them.
-        self.chained, self.unchained = chained, []
+        self.chained, self.unchained = chained, []  # no call in between that Ctrl-C could cut
         return chained
 
     @property
@@ -207,9 +201,15 @@ class Writer:
 
     @property
     def capacity(self) -> int:
-        """Largest frame that a fresh segment can take now."""
-        table = self.mark_space if len(self.producers) else 0
-        return min(MAX_FRAME_BYTES, self.full_at - FIRST_FRAME - table)
+        """Largest frame that can be appended now."""
+        return min(MAX_FRAME_BYTES, self.largest_space)
+
+    @property
+    def largest_space(self) -> int:
+        """Room for what must stay together. A segment without records is never sealed."""
+        if self.sequence == self.segment.header.base_sequence:
+            return self.full_at - self.position
+        return self.full_at - FIRST_FRAME - (self.mark_space if len(self.producers) else 0)
 
     @property
     def mark_space(self) -> int:
@@ -264,7 +264,7 @@ class Writer:
                     raise
             else:
                 batch = to_batch([value])
-                sequence = self._place(encode(batch, self._frame_limit())[0])
+                sequence = self._place(encode(batch, self.capacity)[0])
                 next_sequence = sequence + 1
         if self.quads[WAKE]:
             self.wake()
@@ -282,7 +282,7 @@ class Writer:
         if keys is None and not pairs and times is None:
             return self.append(plain)
         batch = to_batch([plain], keys, [pairs] if pairs else None, times)
-        return self.append_bodies(encode(batch, self._frame_limit())).start
+        return self.append_bodies(encode(batch, self.capacity)).start
 
     def append_many(
         self,
@@ -295,7 +295,7 @@ class Writer:
     ) -> range:
         """Append records, one frame if they fit in one, else several, each atomic."""
         batch = to_batch(values, keys, headers, timestamps_ns)
-        return self.append_bodies(encode(batch, self._frame_limit()), expect=expect)
+        return self.append_bodies(encode(batch, self.capacity), expect=expect)
 
     def append_bodies(self, bodies: list[Body], *, expect: int | None = None) -> range:
         """Append ready-made bodies, each atomic, with one wait for durability at the end."""
@@ -352,9 +352,6 @@ class Writer:
             raise ConflictError(
                 f"the caller expects the next sequence to be {expect}, it is {self.sequence}"
             )
-
-    def _frame_limit(self) -> int:
-        return self.capacity
 
     def _place(self, body: Body) -> int:
         """Publish one frame, rolling first if it does not fit; returns its first sequence."""
@@ -453,11 +450,10 @@ class Writer:
         if self.sequence + count > MAX_SEQUENCE:
             raise UnsupportedError(f"sequences end at {MAX_SEQUENCE}")
         if self.seal_pending or self.position + space > self.full_at:
-            fresh = self.full_at - FIRST_FRAME - (self.mark_space if len(self.producers) else 0)
-            if space > fresh:
+            if space > self.largest_space:
                 raise UnsupportedError(
                     f"{space} bytes that must stay together do not fit in a segment "
-                    f"(at most {fresh} here): append them in smaller numbered parts"
+                    f"(at most {self.largest_space} here): append them in smaller numbered parts"
                 )
             self.on_roll(self)
         if self.position + INDEX_STRIDE_BYTES > self.warm_stop and space < WRITTEN_LEAST:
@@ -482,13 +478,7 @@ class Writer:
         stop = self.position + WRITTEN_LEAST + INDEX_STRIDE_BYTES + ahead
         stop = min(stop + ahead - 1 & -ahead, segment_bytes)
         self.warm_stop = stop if stop < segment_bytes else MAX_SEQUENCE
-        try:
-            while start < stop:  # aligned pieces, so that the pages come in the largest runs
-                end = min((start | MIB - 1) + 1, stop)
-                self.segment.file.write(start, _ZEROS[: end - start])
-                start = end
-        except StorageError as error:  # only advice: the stores themselves do not need it
-            logger.debug("%s: pages cannot be made ahead: %s", self.segment.path, error)
+        self.segment.warm(start, stop)
 
     def _adjust_limit(self) -> None:
         """How far the short path may go until something is due."""
@@ -521,7 +511,8 @@ class Writer:
 
     def _find_end(self, stop: int) -> None:
         header = self.segment.header
-        end = published_end(self.segment.mapping.view, header, self.segment.path)
+        view, path = self.segment.mapping.view, self.segment.path
+        end = published_end(view, header, path, known=self.position)
         self.unchained = []
         self.position, self.sequence, self.chained = end
         stop = min(stop, header.segment_bytes)
@@ -585,10 +576,17 @@ class Writer:
         """Drop a producer: a MARK says from here on that it is gone. False if it was not known."""
         with self.lock:
             self.check()
+            if self.seal_pending:  # nothing may stand behind SEALED
+                self.on_roll(self)
+            crowded = not self.records and self.position + self.mark_space > self.full_at // 2
+            if crowded and self.producers.get(producer) is not None:
+                raise UnsupportedError(  # without a record the segment could never be sealed
+                    f"{self.segment.path}: no record yet, half full of marks: append a record first"
+                )
             found = self.producers.forget(producer)
             if found and self.position + self.mark_space <= self.full_at:
                 self._store_mark_whole()
-            elif found and self.records:
+            elif found:
                 self.on_roll(self)
             self.unmarked = self.unmarked or found
         if found and self._mode == "sync":
@@ -603,5 +601,6 @@ class Writer:
     def forked(self) -> None:
         """In the child of a fork: this handle belongs to the parent."""
         self.lock = threading.Lock()
+        self.syncer.forked()
         self.orphaned = True
         self.stop()

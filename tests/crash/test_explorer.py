@@ -35,7 +35,7 @@ def test_workload_crashed_anywhere_keeps_its_promises(workload: Workload) -> Non
 
     Proves S0-10, S0-15, S0-20, S4-7, S4-8, S4-9, S4-10, S4-11, S4-16.
     """
-    explored = explore(workload, models=("process", "drop", "random"), nested=0.006)
+    explored = explore(workload, models=("process", "drop", "random"), nested=0.008)
     assert explored.operations > 80
     assert explored.crashes >= 3 * explored.operations
     assert explored.second_crashes > 40
