@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 from headwater._columns import Mark, encode_columns, total_of
 from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, aligned, body_crc
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_NAME_BYTES, MAX_SEQUENCE
-from headwater.errors import InvalidInputError, UnsupportedError
+from headwater.errors import ConflictError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -156,6 +156,16 @@ def to_mark(producer: object, batch: object, records: int, digest: bytes) -> Mar
     if not records:
         raise InvalidInputError("a numbered batch needs at least one record")
     return Mark(name, batch, 0, records, digest)
+
+
+def refuse_unexpected(expect: object, sequence: int) -> None:
+    """Raise `ConflictError` unless the next sequence is the one that the caller believes in."""
+    if isinstance(expect, bool) or not isinstance(expect, int):
+        raise InvalidInputError(f"expect must be an int, not {expect!r}")
+    if expect != sequence:
+        raise ConflictError(
+            f"the caller expects the next sequence to be {expect}, it is {sequence}"
+        )
 
 
 def to_batch(

@@ -186,7 +186,7 @@ def create_segment(
         if first:
             file.write(FIRST_FRAME, first)
         file.write(0, header.pack())
-        file.sync()
+        file.datasync()
         fs.sync_dir(root)
         mapping = file.map(header.segment_bytes, writable=True)
     except BaseException:

@@ -241,7 +241,7 @@ class PointerSlots:
         file = self._fs.open(self.pointer_path, write=True)
         try:
             file.write(0, bytes([slot]))
-            file.sync()
+            file.datasync()
         finally:
             file.close()
 
@@ -253,7 +253,7 @@ class PointerSlots:
         try:
             file.write(0, data)
             file.truncate(len(data))
-            file.sync()
+            file.datasync()  # the length too: it is needed to read the bytes
         finally:
             file.close()
         if is_new:

@@ -19,6 +19,7 @@ from headwater._encode import (
     Body,
     encode,
     fitting,
+    refuse_unexpected,
     to_batch,
     to_bytes,
     to_headers,
@@ -48,8 +49,6 @@ from headwater._wakeup import wake_sleepers
 from headwater._walk import published_end
 from headwater.errors import (
     ClosedError,
-    ConflictError,
-    InvalidInputError,
     UnsupportedError,
 )
 from headwater.fs import after_fork
@@ -263,8 +262,7 @@ class Writer:
                     self._mend(aligned(stop))
                     raise
             else:
-                batch = to_batch([value])
-                sequence = self._place(encode(batch, self.capacity)[0])
+                sequence = self._place(encode(to_batch([value]), self.capacity)[0])
                 next_sequence = sequence + 1
         if self.quads[WAKE]:
             self.wake()
@@ -344,14 +342,8 @@ class Writer:
         if self.closed:
             raise ClosedError("this log handle is closed: open the log again")
         self.syncer.check()
-        if expect is None:
-            return
-        if isinstance(expect, bool) or not isinstance(expect, int):
-            raise InvalidInputError(f"expect must be an int, not {expect!r}")
-        if expect != self.sequence:
-            raise ConflictError(
-                f"the caller expects the next sequence to be {expect}, it is {self.sequence}"
-            )
+        if expect is not None:
+            refuse_unexpected(expect, self.sequence)
 
     def _place(self, body: Body) -> int:
         """Publish one frame, rolling first if it does not fit; returns its first sequence."""

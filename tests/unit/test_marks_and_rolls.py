@@ -17,7 +17,7 @@ from headwater._writer import Writer
 from headwater.errors import CorruptionError, PoisonedError, StorageError, UnsupportedError
 from headwater.fs import _real, real
 from headwater.testing import Fault
-from tests.unit.test_regressions import once
+from tests.unit.test_interrupts import once
 from tests.unit.test_sync_failures import Answer
 from tests.unit.world import World, values, world
 
@@ -111,7 +111,7 @@ def test_roll_repeated_behind_the_pointer_never_leaves_a_segment_without_header(
     log = world.open()
     log.append_many([b"first"], producer="p", batch=1)
     world.fs.fail_when(
-        lambda o: o.kind == "sync" and o.path.endswith("manifest.current"), Fault.ENOSPC
+        lambda o: o.kind == "datasync" and o.path.endswith("manifest.current"), Fault.ENOSPC
     )
     with pytest.raises(StorageError):
         log.roll()

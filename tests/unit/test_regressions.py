@@ -96,7 +96,7 @@ def test_roll_repeated_after_the_pointer_was_not_synced_survives_a_power_cut(wor
     log = world.open()
     log.append(b"first")
     world.fs.fail_when(
-        lambda o: o.kind == "sync" and o.path.endswith("manifest.current"), Fault.ENOSPC
+        lambda o: o.kind == "datasync" and o.path.endswith("manifest.current"), Fault.ENOSPC
     )
     with pytest.raises(StorageError):
         log.roll()

@@ -177,8 +177,8 @@ def test_append_over_the_end_seals_syncs_and_goes_on(world: World) -> None:
     assert log.append(b"b") == 1
     steps = [(o.kind, o.path.rpartition("/")[2]) for o in world.fs.operations[before:]]
     sealed = steps.index(("datasync", "000000000.q"))
-    begun = steps.index(("sync", "000000001.q"), sealed)
-    named = steps.index(("sync", "manifest.current"))
+    begun = steps.index(("datasync", "000000001.q"), sealed)
+    named = steps.index(("datasync", "manifest.current"))
     record = max(n for n, step in enumerate(steps) if step == ("store", "000000001.q"))
     assert sealed < begun < named < record
     assert watermark_of(world) == (1, FIRST_FRAME)
@@ -421,7 +421,7 @@ def test_manifest_changes_with_rolls_and_close_only(world: World) -> None:
     path = f"{FOLDER}/manifest.current"
 
     def flips() -> int:
-        return sum(o.path == path and o.kind == "sync" for o in world.fs.operations)
+        return sum(o.path == path and o.kind == "datasync" for o in world.fs.operations)
 
     start = flips()
     for _ in range(10):

@@ -74,9 +74,9 @@ def test_manifest_is_written_slot_first_pointer_second() -> None:
     content = [step for step in steps if step[1].startswith("manifest.") and step[0] != "truncate"]
     assert content == [
         ("write", other),
-        ("sync", other),
+        ("datasync", other),
         ("write", "manifest.current"),
-        ("sync", "manifest.current"),
+        ("datasync", "manifest.current"),
     ]
     assert fs.contents()["/log/manifest.current"] == bytes([int(other[-1])])
     latest = ManifestWriter(fs, "/log").read_latest()
@@ -192,7 +192,7 @@ def test_manifest_with_an_open_change_is_read_as_before_or_after() -> None:
     begin = fs.begin
 
     def look(kind: str, path: str, *detail: int | str) -> object:
-        if kind in ("write", "sync"):
+        if kind in ("write", "datasync"):
             found = other.read_latest()
             assert found is not None
             seen.append(found.next_sequence)

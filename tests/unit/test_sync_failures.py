@@ -14,7 +14,7 @@ from headwater._durability import Syncer
 from headwater._watermark import Watermark
 from headwater.errors import ClosedError, HeadwaterError, PoisonedError, StorageError
 from headwater.testing import Fault
-from tests.unit.test_regressions import finishes, once
+from tests.unit.test_interrupts import finishes, once
 from tests.unit.world import World, values, world
 
 if TYPE_CHECKING:
