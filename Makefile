@@ -46,10 +46,10 @@ format: $(READY) ## rewrite the sources in the one format and fix what lint can 
 	$(BIN)/ruff format
 
 clean: ## remove everything that the other targets made
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/headwater/*.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml src/headwater/_native.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@

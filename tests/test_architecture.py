@@ -210,6 +210,7 @@ def homeless_modules(root: Path) -> list[str]:
     """Modules without a row, names in the table without a module, names in two rows."""
     table = layers(root)
     modules = {module_name(source) for source in _package(root)}
+    modules |= {path.stem for path in (root / "src" / PACKAGE).glob("*.pyi")}  # the compiled ones
     named = Counter(name for layer in table for name in layer.modules)
     return [
         *(f"{name} is in no row" for name in sorted(modules) if layer_of(name, table) is None),
@@ -361,6 +362,7 @@ GOOD: Final = {
 #: Rule -> what to put where, so that it fails, and a word of the finding.
 BAD: Final[list[tuple[Rule, str, str, str]]] = [
     (homeless_modules, "_new.py", "", "_new is in no row"),
+    (homeless_modules, "_fast.pyi", "", "_fast is in no row"),
     (upward_imports, "errors.py", "from headwater import _log", "errors.py:1"),
     (upward_imports, "errors.py", "from headwater import _types", "errors.py:1"),
     (upward_imports, "errors.py", "from ._log import Log", "errors.py:1"),

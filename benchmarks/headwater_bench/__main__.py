@@ -16,7 +16,7 @@ import lmdb
 import pyarrow as pa
 
 import headwater
-from headwater._crc import ACCELERATED
+from headwater._crc import CRC_FROM
 from headwater_bench._anatomy import anatomy
 from headwater_bench._data import VALUE_BYTES, Sizes
 from headwater_bench._place import kind_of_disk, refuse_memory
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         "lmdb": ".".join(map(str, lmdb.version())),
         "sqlite": sqlite3.sqlite_version,
         "pyarrow": pa.__version__,
-        "crc": "isal" if ACCELERATED else "zlib",
+        "crc": CRC_FROM,
         "machine": platform.machine(),
         "disk": disk,
         "rounds": options.rounds,

@@ -9,31 +9,25 @@ from __future__ import annotations
 
 import logging
 from itertools import repeat
-from operator import xor
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from headwater._columns import Columns, decode_columns, make_records, records_of, values_of
-from headwater._crc import SHORT_BYTES, crc32, crc32_short
 from headwater._frame import (
     BATCH,
-    COVERED_BYTES,
-    EXPLICIT,
     HEADER,
     HEADER_BYTES,
     KINDS,
-    MORE,
     SEALED,
     Frame,
     FrameError,
     UnknownFrameError,
     new_tuple,
     read_frame,
-    unpack_plain,
 )
-from headwater._limits import ALIGNMENT, MIB
+from headwater._limits import MIB
 from headwater._segment import FIRST_FRAME
 from headwater._segment import read_header as read_segment_header
+from headwater._singles import read_singles
 from headwater._state import CUT_COUNT
 from headwater._types import Position
 from headwater.errors import (
@@ -58,21 +52,10 @@ _Item = TypeVar("_Item")
 _SINGLES: Final = 1024
 #: Their bytes are copied out, so no more of them than fill this, or one.
 _SINGLES_BYTES: Final = MIB
-#: Of one length, they are read field by field from this many on.
-_EQUAL_LEAST: Final = 16
-#: What must not be set in the word of kind, flags and reserved of a plain frame, but for the kind.
-_NOT_PLAIN: Final = 0xFFFF_FFFF & ~((MORE | EXPLICIT) << 8)
-_PADS: Final = tuple(bytes(count) for count in range(ALIGNMENT))
 _TRIES: Final = 50
 #: Where a frame says how many records it has, and what the first byte of one is.
 _COUNT: Final = HEADER.offsets["count"]
 _ONE: Final = b"\x01"
-#: The same of other fields, counted in words of 4 and of 8 bytes.
-_KIND: Final = HEADER.offsets["kind"] // 4
-_BODY_CRC: Final = HEADER.offsets["body_crc"] // 4
-_HEADER_CRC: Final = HEADER.offsets["header_crc"] // 4
-_NUMBER: Final = HEADER.offsets["sequence"] // 8
-_TIME: Final = HEADER.offsets["timestamp_ns"] // 8
 
 
 class FrameChunk(NamedTuple):
@@ -292,9 +275,10 @@ class Cursor:
         view = segment.mapping.view
         limit = min(_SINGLES, stop - self.sequence)
         if limit > 0 and segment.mapping.bytes[position + _COUNT : position + _COUNT + 1] == _ONE:
-            singles = _read_singles(segment, position, self.sequence, limit)
-            if singles is not None:
-                return singles
+            first, last = self.sequence, position + _SINGLES_BYTES
+            singles = read_singles(view, position, last, first, limit, segment.seed)
+            if singles[0]:
+                return SinglesChunk(segment, first, first + len(singles[0]), *singles)
         try:
             frame = read_frame(view, position, len(view), segment.seed)
         except UnknownFrameError as error:
@@ -388,88 +372,3 @@ class Cursor:
             position=position,
             sequence=self.sequence,
         )
-
-
-def _read_singles(
-    segment: Segment, position: int, sequence: int, limit: int
-) -> SinglesChunk | None:
-    """A run of frames of one plain record each; None when there is none at the position.
-
-    This is `read_frame` written flat for the most common frame: every check is the same, and
-    whatever is not exactly as expected is left to `read_frame` to judge.
-    """
-    run = _read_equal(segment, position, sequence, limit)
-    if run is not None:
-        return run
-    view, data, seed = segment.mapping.view, segment.mapping.bytes, segment.seed
-    stop = min(len(view) - HEADER_BYTES, position + _SINGLES_BYTES)
-    positions: list[int] = []
-    times: list[int] = []
-    items: list[bytes] = []
-    for expected in range(sequence, sequence + limit):
-        if position > stop:
-            break
-        size, word, number, time, count, _, crc, header_crc = unpack_plain(view, position)
-        if number != expected or count != 1 or word & _NOT_PLAIN != BATCH:
-            break
-        if crc32_short(data[position : position + COVERED_BYTES], seed ^ position) != header_crc:
-            break
-        end = position + size
-        value = data[position + HEADER_BYTES : end]
-        if crc32(value) != crc or len(value) != size - HEADER_BYTES:
-            break
-        behind = end + 7 & -8
-        if behind != end and data[end:behind] != _PADS[behind - end]:
-            break
-        positions.append(position)
-        times.append(time)
-        items.append(value)
-        position = behind
-    if not items:
-        return None
-    return SinglesChunk(segment, sequence, sequence + len(items), positions, times, items)
-
-
-def _read_equal(segment: Segment, position: int, sequence: int, limit: int) -> SinglesChunk | None:
-    """The same for frames of one length, field by field over the whole run.
-
-    None when the run is short or anything in it is not exactly as expected.
-    """
-    view, seed = segment.mapping.view, segment.seed
-    size = int.from_bytes(view[position : position + 4], "little")
-    stride = size + 7 & -8
-    space = min(len(view) - position, _SINGLES_BYTES)
-    count = min(limit, space // max(stride, HEADER_BYTES))
-    if count < _EQUAL_LEAST or size < HEADER_BYTES:
-        return None
-    probe = position + (_EQUAL_LEAST - 1) * stride
-    if view[probe : probe + 4] != view[position : position + 4]:
-        return None
-    region = view[position : position + count * stride]
-    sizes = region.cast("I")[:: stride // 4].tolist()
-    if sizes.count(size) != count:
-        count = next(index for index, other in enumerate(sizes) if other != size)
-        if count < _EQUAL_LEAST:
-            return None
-        region = region[: count * stride]
-    words, quads = region.cast("I"), region.cast("Q")
-    step, quad_step = stride // 4, stride // 8
-    if (
-        words[_KIND::step].tolist().count(BATCH) != count
-        or words[_COUNT // 4 :: step].tolist().count(1) != count
-        or quads[_NUMBER::quad_step].tolist() != list(range(sequence, sequence + count))
-        or (size & 7 and max(quads[quad_step - 1 :: quad_step].tolist()) >> 8 * (size & 7))
-    ):
-        return None
-    row = Struct(f"<{COVERED_BYTES}s4x{size - HEADER_BYTES}s{stride - size}x")
-    heads, items = zip(*row.iter_unpack(region), strict=True)
-    positions = range(position, position + count * stride, stride)
-    of_items = crc32_short if size < SHORT_BYTES else crc32
-    if (
-        list(map(crc32_short, heads, map(xor, repeat(seed), positions)))
-        != words[_HEADER_CRC::step].tolist()
-        or list(map(of_items, items)) != words[_BODY_CRC::step].tolist()
-    ):
-        return None
-    times = region.cast("q")[_TIME::quad_step].tolist()
-    return SinglesChunk(segment, sequence, sequence + count, positions, times, list(items))

@@ -15,6 +15,21 @@ from headwater._frame import COLUMN_FLAGS, EXPLICIT, HEADER_BYTES, PRODUCER, ali
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_NAME_BYTES, MAX_SEQUENCE
 from headwater.errors import ConflictError, InvalidInputError, UnsupportedError
 
+try:
+    # What `hashlib` gives, without OpenSSL; loaded now, because an import that Ctrl-C cuts short
+    # would block every later one.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+try:
+    from headwater._native import pack_values
+except ImportError:
+
+    def pack_values(values: object, limit: int, /) -> tuple[bytes, int] | None:
+        """Not compiled: the ordinary way is the only one."""
+
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -222,8 +237,6 @@ def _column(
 
 def digest_of(batch: Batch) -> bytes:
     """What a producer's batch holds, as 16 bytes; the same however it is cut into frames."""
-    from hashlib import blake2b  # noqa: PLC0415 - it comes with OpenSSL, too much for an import
-
     digest = blake2b(digest_size=16)
     for column in (batch.keys, batch.values):
         digest.update(b"\x00" if column is None else b"\x01")
@@ -255,6 +268,15 @@ def encode(batch: Batch, limit: int) -> list[Body]:
         fitting(_body(batch.slice(start, stop), sizes[start:stop]), limit)
         for start, stop in _cuts(batch, sizes, limit)
     ]
+
+
+def pack_plain_values(values: Iterable[BytesLike], limit: int) -> Body | None:
+    """The body of a batch of values alone, compiled; None leaves it to `to_batch` and `encode`."""
+    packed = pack_values(values, limit - HEADER_BYTES)
+    if packed is None or not isinstance(values, list):
+        return None
+    body, crc = packed
+    return Body(0, len(values), [body], len(body), crc, None, _MIN_TIMESTAMP)
 
 
 def with_mark(body: Body, tail: bytes) -> Body:

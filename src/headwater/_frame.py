@@ -18,6 +18,16 @@ from headwater._crc import crc32, crc32_short
 from headwater._layout import Field, Layout
 from headwater._limits import ALIGNMENT, MAX_FRAME_BYTES, MAX_SEQUENCE
 
+try:
+    from headwater._native import whole_frame
+except ImportError:
+
+    def whole_frame(
+        view: memoryview, position: int, stop: int, seed: int, /
+    ) -> tuple[int, ...] | None:
+        """Not compiled: nothing is known beforehand."""
+
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -199,6 +209,12 @@ def read_header(view: memoryview, position: int, stop: int, seed: int) -> Frame:
 
 def read_frame(view: memoryview, position: int, stop: int, seed: int) -> Frame:
     """Check the whole frame at `position`: header, body and pad bytes. Raises as `read_header`."""
+    found = whole_frame(view, position, stop, seed)
+    return new_tuple(Frame, found) if found else judge_frame(view, position, stop, seed)
+
+
+def judge_frame(view: memoryview, position: int, stop: int, seed: int) -> Frame:
+    """`read_frame` in Python, which alone says what is wrong."""
     frame = read_header(view, position, stop, seed)
     end = position + frame.frame_bytes
     actual = crc32(view[position + HEADER_BYTES : end])

@@ -81,6 +81,11 @@ class State:
         self.writable = writable
 
     @property
+    def next_word(self) -> memoryview | None:
+        """The word of `next_sequence` alone; None where the map is not plain memory."""
+        return self.quads[NEXT : NEXT + 1] if isinstance(self.quads, memoryview) else None
+
+    @property
     def trusted(self) -> bool:
         """False when the words were not written by a writer of this log in this boot."""
         if self._own:

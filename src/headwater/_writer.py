@@ -13,12 +13,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from headwater._crc import SHORT_BYTES, crc32, crc32_short
+from headwater._crc import crc32
 from headwater._durability import End, Syncer
 from headwater._encode import (
     Body,
     encode,
     fitting,
+    pack_plain_values,
     refuse_unexpected,
     to_batch,
     to_bytes,
@@ -36,7 +37,6 @@ from headwater._frame import (
     aligned,
     lag_of,
     pack_covered,
-    pack_plain,
     pack_word,
     pack_words,
 )
@@ -45,6 +45,7 @@ from headwater._limits import ALIGNMENT, INDEX_STRIDE_BYTES, MAX_FRAME_BYTES, MA
 from headwater._marks import CONTROL, Control
 from headwater._segment import FIRST_FRAME
 from headwater._state import NEXT, WAKE
+from headwater._tip import PlainTip, Tip
 from headwater._wakeup import wake_sleepers
 from headwater._walk import published_end
 from headwater.errors import (
@@ -74,44 +75,33 @@ WRITTEN_LEAST: Final = 16 * 1024
 _WARM_LEAST: Final = 64 * 1024
 
 
-class Writer:
+class Writer(Tip):
     """The one writer of a log. Safe to share between threads."""
 
     __slots__ = (
         "__weakref__",
-        "_clock",
         "_mode",
-        "assigned_ns",
         "chained",
         "closed",
         "entered_at",
         "explicit_ns",
         "full_at",
         "home",
-        "lock",
-        "m",
         "on_half_full",
         "on_roll",
         "orphaned",
-        "position",
+        "preparing",
         "producers",
-        "quads",
         "sampler",
         "seal_pending",
         "sealed",
         "sealed_bytes",
-        "seed",
         "segment",
-        "sequence",
-        "soft_limit",
         "state",
         "syncer",
-        "unchained",
         "unmarked",
-        "vouched",
         "warm_stop",
         "watermark",
-        "words",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 - everything that recovery found, handed over once
@@ -128,8 +118,11 @@ class Writer:
         self._clock = home.clock_ns
         self._mode = mode
         self.lock = threading.Lock()
+        #: Held while the next segment's file is reserved.
+        self.preparing = threading.Lock()
         self.state = state
         self.quads = state.quads
+        self.next_word = state.next_word
         self.watermark = watermark
         self.sequence = found.sequence
         #: Chain over the frames before the ones whose header_crc waits in `unchained`.
@@ -233,41 +226,21 @@ class Writer:
             or (type(value) is not bytes)
         ):
             return self._append_checked(value, key, headers, timestamp_ns)
-        with self.lock:
-            position = self.position
-            size = 40 + len(value)
-            stop = position + size
-            if stop <= self.soft_limit:
-                try:
-                    now = self._clock()
-                    if now < self.assigned_ns:  # noqa: PLR1730 - max() costs more than the clock
-                        now = self.assigned_ns
-                    self.assigned_ns = now
-                    sequence = self.sequence
-                    crc = crc32_short(value) if size < SHORT_BYTES else crc32(value)
-                    covered = pack_plain(
-                        size, BATCH, sequence, now, 1, sequence - self.vouched, crc
-                    )
-                    header_crc = crc32_short(covered, self.seed ^ position)
-                    m, words, index = self.m, self.words, position >> 2
-                    m[position + 40 : stop] = value
-                    m[position + 4 : position + 36] = covered[4:]
-                    words[index + 9] = header_crc
-                    words[index] = size
-                    self.unchained.append(header_crc)
-                    self.position = stop + 7 & -8
-                    self.sequence = next_sequence = sequence + 1
-                    self.quads[NEXT] = next_sequence
-                except BaseException:
-                    self._mend(aligned(stop))
-                    raise
-            else:
-                sequence = self._place(encode(to_batch([value]), self.capacity)[0])
-                next_sequence = sequence + 1
+        sequence = self.store_plain(value)
+        if sequence < 0:
+            sequence = self._append_unusual(value)
         if self.quads[WAKE]:
             self.wake()
         if self._mode == "sync":
-            self.syncer.wait(next_sequence)
+            self.syncer.wait(sequence + 1)
+        return sequence
+
+    def _append_unusual(self, value: bytes) -> int:
+        """As `append` where the short way ended: in Python, rolling first if need be."""
+        sequence = PlainTip.store_plain(self, value)
+        if sequence < 0:
+            with self.lock:
+                sequence = self._place(encode(to_batch([value]), self.capacity)[0])
         return sequence
 
     def _append_checked(
@@ -292,6 +265,10 @@ class Writer:
         expect: int | None = None,
     ) -> range:
         """Append records, one frame if they fit in one, else several, each atomic."""
+        if keys is None and headers is None and timestamps_ns is None:
+            body = pack_plain_values(values, self.capacity)
+            if body is not None:
+                return self.append_bodies([body], expect=expect)
         batch = to_batch(values, keys, headers, timestamps_ns)
         return self.append_bodies(encode(batch, self.capacity), expect=expect)
 
@@ -489,7 +466,7 @@ class Writer:
         """Send every append through the checks, which will refuse it."""
         self.soft_limit = _CLOSED_LIMIT
 
-    def _mend(self, stop: int) -> None:
+    def _mend(self, stop: int, /) -> None:
         """An append was interrupted (Ctrl-C): what is published counts, the rest is wiped.
 
         The segment is walked from its start, so that nothing depends on how far the interrupted
@@ -575,24 +552,35 @@ class Writer:
                 raise UnsupportedError(  # without a record the segment could never be sealed
                     f"{self.segment.path}: no record yet, half full of marks: append a record first"
                 )
-            found = self.producers.forget(producer)
-            if found and self.position + self.mark_space <= self.full_at:
-                self._store_mark_whole()
-            elif found:
-                self.on_roll(self)
-            self.unmarked = self.unmarked or found
-        if found and self._mode == "sync":
+            mark = self.producers.get(producer)
+            if mark is not None:
+                self._forget(mark)
+        if mark is not None and self._mode == "sync":
             self.syncer.sync()
-        return found
+        return mark is not None
+
+    def _forget(self, mark: Mark) -> None:
+        """Take a producer out of the table and say so; it stays when that cannot be said."""
+        self.producers.forget(mark.producer)
+        try:
+            if self.position + self.mark_space <= self.full_at:
+                self._store_mark_whole()
+            else:
+                self.on_roll(self)
+        except BaseException:
+            self.producers.record(mark)
+            raise
+        self.unmarked = True
 
     def stop(self) -> None:
         """Refuse every further append."""
         self.closed = True
+        self.next_word = None  # it would keep the map of the state
         self.refuse()
 
     def forked(self) -> None:
         """In the child of a fork: this handle belongs to the parent."""
-        self.lock = threading.Lock()
+        self.lock, self.preparing = threading.Lock(), threading.Lock()
         self.syncer.forked()
         self.orphaned = True
         self.stop()

@@ -237,7 +237,7 @@ def writer_dying_unpublished(stage: Stage, path: str, count: int) -> None:
     log = headwater.open(path, durability="os", segment_bytes=SEGMENT_BYTES)
     log.append_many([b"old %d" % number for number in range(count)])
     writer = log._writing().writer
-    writer.quads = _Deaf()
+    writer.quads, writer.next_word = _Deaf(), None
     stage.say("dying")
     log.append(b"old %d" % count)
     os.kill(os.getpid(), signal.SIGKILL)
