@@ -41,6 +41,7 @@ from headwater._segment import (
 )
 from headwater._state import State
 from headwater._types import Recovery
+from headwater._view import has_begun
 from headwater._wakeup import WAKE_FOLDER, ring_everybody
 from headwater._walk import Walk, any_bytes
 from headwater._watermark import Watermark, read_watermark
@@ -200,7 +201,7 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> tuple
     active = manifest.active_file
     path = segment_path(home.folder, active.file_sequence)
     is_new = manifest.next_sequence == 0 and not manifest.files and active.file_sequence == 0
-    if is_new and not (home.fs.exists(path) and _has_header(home)):
+    if is_new and not has_begun(home):
         _refuse_headless(home, path)
         log_id = home.entropy(16)
         header = SegmentHeader(log_id, 0, 0, 0, home.clock_ns(), segment_bytes)
@@ -208,6 +209,9 @@ def _active_segment(home: Home, manifest: Manifest, segment_bytes: int) -> tuple
     segment = open_segment(home.fs, home.folder, active.file_sequence, writable=True)
     try:
         _fill_holes(segment)
+        if is_new:  # whoever made it may have died in front of the sync of its header
+            segment.file.write(0, segment.header.pack())
+            segment.file.datasync()
     except BaseException:
         segment.close()
         raise
@@ -230,16 +234,6 @@ def _fill_holes(segment: Segment) -> None:
     """A copied segment may be sparse: storing into a hole on a full disk would be a signal."""
     if segment.file.allocated_bytes() < segment.header.segment_bytes:
         segment.file.allocate(segment.header.segment_bytes)
-
-
-def _has_header(home: Home) -> bool:
-    """False when the first segment's creation did not get as far as its header."""
-    try:
-        return read_header(home.fs, home.folder, 0) is not None
-    except CorruptionError:
-        if read_watermark(home.fs, home.index_meta) is not None:
-            raise  # the log had begun
-        return False
 
 
 def _refuse_headless(home: Home, path: str) -> None:

@@ -426,7 +426,7 @@ def _active_header(home: Home) -> SegmentHeader:
         if manifest is None:
             raise ManifestNotFound(manifests.pointer_path)
         active = manifest.active_file.file_sequence
-        if not manifest.next_sequence and not _has_begun(home, active):
+        if not manifest.next_sequence and not has_begun(home):
             message = f"{home.folder}: the log is just being made: try again"
             raise NotALogError(message, path=home.folder)
         try:
@@ -453,11 +453,16 @@ def _too_new(segment: Segment, position: int, error: UnknownFrameError) -> Unsup
     )
 
 
-def _has_begun(home: Home, segment_id: int) -> bool:
-    """False while a log's first segment has no header yet."""
-    if not home.fs.exists(segment_path(home.folder, segment_id)):
+def has_begun(home: Home) -> bool:
+    """False while a log's first segment has no header: its creation goes on, or was cut short."""
+    if not home.fs.exists(segment_path(home.folder, 0)):
         return False
-    return read_segment_header(home.fs, home.folder, segment_id) is not None
+    try:
+        return read_segment_header(home.fs, home.folder, 0) is not None
+    except CorruptionError:
+        if read_watermark(home.fs, home.index_meta) is not None:
+            raise  # the log had begun
+        return False
 
 
 def segment_number(path: str) -> int:

@@ -18,9 +18,11 @@ from headwater._state import DURABLE, NEXT
 from headwater._verify import verify
 from headwater.errors import (
     CorruptionError,
+    NotALogError,
     SequenceExpiredError,
     UnsupportedError,
 )
+from headwater.testing import FaultFS
 from tests.unit.mending import sample
 from tests.unit.world import FOLDER, World, values, world
 
@@ -338,3 +340,21 @@ def test_repair_without_a_tail_goes_on_behind_everything_published() -> None:
     with site.open() as log:
         assert log.next_sequence == published + 5
     assert fs is site.fs
+
+
+# --- logs that are being made ---------------------------------------------------------------------
+
+
+def test_log_whose_creation_was_cut_short_anywhere_is_none_yet_or_empty(world: World) -> None:
+    """Who looks into it is told that there is no log yet; a beginning is never called damage."""
+    world.open().close()
+    moments = list(FaultFS.moments(world.fs.journal))
+    cuts = [fs.fork().after_power_crash(seed) for _, fs in moments for seed in range(20)]
+    refused = 0
+    for world.fs in [*(fs for _, fs in moments), *cuts]:
+        try:
+            with world.open(mode="r") as log:
+                assert values(log) == []
+        except NotALogError:
+            refused += 1
+    assert 0 < refused < len(moments) + len(cuts)
