@@ -69,7 +69,7 @@ class Log:
         self._view = view
         self._opened = opened
         self._upkeep: Upkeep | None = None
-        self._thread: UpkeepThread | None = None
+        self._threads: list[UpkeepThread] = []
         self._reader_expiry_s: float | None = None
         self._closed = False
         self._closing = threading.RLock()
@@ -394,10 +394,16 @@ class Log:
             try:
                 self._closed = True
                 self._view.close()
-                if self._thread is not None and not self._orphaned:
-                    self._thread.stop()
-            finally:  # however the wait for the thread ended
+                if not self._orphaned:
+                    self._stop_threads()
+            finally:  # however the wait for the threads ended
                 self._shut_down()
+
+    def _stop_threads(self) -> None:
+        for thread in self._threads:
+            thread.stop_soon()
+        for thread in self._threads:
+            thread.stop()
 
     def _shut_down(self) -> None:
         if self._opened is None:
@@ -429,8 +435,9 @@ class Log:
         )
         self._upkeep = upkeep
         if self._home.background:
-            self._thread = UpkeepThread(upkeep, self.path)
-            self._thread.start()
+            self._threads = upkeep.threads()
+            for thread in self._threads:
+                thread.start()
         else:
             upkeep.step()
 
@@ -459,8 +466,7 @@ class Log:
         if not getattr(self, "_closed", True):
             warnings.warn(f"log {self.path} was never closed", ResourceWarning, stacklevel=2)
             self._closed = True
-            if self._thread is not None:
-                self._thread.stop()
+            self._stop_threads()
             if self._opened is not None:
                 release(self._opened)
             self._view.close()

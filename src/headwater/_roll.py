@@ -67,6 +67,17 @@ def next_header(header: SegmentHeader, control: Control, created_ns: int) -> Seg
     )
 
 
+def prepare_next(writer: Writer, segment_id: int) -> None:
+    """Reserve the file of a segment to come. A full disk is a `StorageError`.
+
+    One thread at a time: who is refused cuts the file back, and must not cut what another was
+    given.
+    """
+    path = segment_path(writer.home.folder, segment_id)
+    with writer.preparing:
+        prepare_segment(writer.home.fs, path, writer.segment.header.segment_bytes)
+
+
 def begin_segment(
     home: Home, header: SegmentHeader, control: Control, producers: Producers, *, again: bool
 ) -> tuple[Segment, bytes]:
@@ -144,9 +155,8 @@ def roll(writer: Writer, manifests: ManifestWriter) -> None:
     home, old = writer.home, writer.segment
     if old.segment_id >= MAX_SEGMENT_ID:
         raise UnsupportedError(f"{home.folder}: segment ids end at {MAX_SEGMENT_ID}")
-    path = segment_path(home.folder, old.segment_id + 1)
     again = writer.seal_pending
-    prepare_segment(home.fs, path, old.header.segment_bytes)
+    prepare_next(writer, old.segment_id + 1)
     try:
         if not again:
             writer.store_sealed()

@@ -151,12 +151,10 @@ class Segment:
 def prepare_segment(fs: FileSystem, path: str, segment_bytes: int) -> None:
     """Make sure that `path` is a file of `segment_bytes` with its blocks reserved.
 
-    An existing prepared file is used as it is, never unlinked. A full disk is a `StorageError`. One
-    at a time: who is refused cuts the file back, and must not cut what another was given.
+    An existing prepared file is used as it is, never unlinked. A full disk is a `StorageError`.
     """
     file = fs.open(path, write=True, create=True)
     try:
-        file.lock()
         size = file.size()
         if size > segment_bytes:  # prepared by an attempt that wanted larger segments
             file.truncate(segment_bytes)

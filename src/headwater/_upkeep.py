@@ -1,8 +1,9 @@
-"""Work that nobody waits for: the next segment, sparse indexes, interval syncs, old age, the inbox.
+"""Work that nobody waits for: interval syncs, the next segment, sparse indexes, old age, the inbox.
 
-`Upkeep.step` does whatever is due and can be called by anybody; a background thread calls it for an
-open log. The thread holds no reference to the log while it sleeps, so a forgotten log is still
-found by the garbage collector.
+`Upkeep.step` does whatever is due and can be called by anybody. For an open log background threads
+do it: one the chores, which may take their time, and in mode "interval" another the syncs, which
+may not. A thread holds no reference to the log while it sleeps, so a forgotten log is still found
+by the garbage collector.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from weakref import ref
 
 from headwater._index import SparseIndex, write_index
 from headwater._retention import remove_files
-from headwater._segment import index_path, open_segment, prepare_segment, segment_path
+from headwater._roll import prepare_next
+from headwater._segment import index_path, open_segment, segment_path
 from headwater._state import INBOX
 from headwater._view import build_index
 from headwater._writer import SEALED_SPACE
@@ -32,6 +34,8 @@ logger = logging.getLogger("headwater")
 
 #: How often the shared words are looked at when nothing else is due.
 _IDLE_S: Final = 0.1
+#: How often the inbox itself is: a process may die between a group and the word that tells of it.
+_INBOX_LOOK_S: Final = 1.0
 
 
 class Nudge:
@@ -72,6 +76,7 @@ class Upkeep:
         self._roll = roll
         self._drain = drain
         self._inbox_seen = -1
+        self._inbox_due_s = 0.0
         self._half_full = False
         self._prepared = -1
         self._stepping = threading.Lock()
@@ -85,30 +90,47 @@ class Upkeep:
             self._half_full = True
             self.wanted.set()
 
-    @property
-    def pause_s(self) -> float:
-        """How long to sleep when nobody calls."""
-        return _IDLE_S if self._interval_s is None else min(self._interval_s, _IDLE_S)
+    def threads(self) -> list[UpkeepThread]:
+        """The threads that do all this for an open log."""
+        chores = UpkeepThread(self, "upkeep", Upkeep.tend, self.wanted, _IDLE_S)
+        if self._interval_s is None:
+            return [chores]
+        return [chores, UpkeepThread(self, "sync", Upkeep.sync, Nudge(), self._interval_s)]
 
     def step(self) -> None:
         """Do what is due. Failures are logged: whoever depends on the result meets them again."""
-        syncer = self._writer.syncer
+        self.sync()
+        self.tend()
+
+    def sync(self) -> None:
+        """Make durable what was appended, in mode "interval"."""
+        if not self._writer.orphaned:
+            self._try(self._sync)
+
+    def tend(self) -> None:
+        """Everything but the syncs."""
         if self._writer.orphaned:
             return  # the lock below may be held by a thread that is not in this process
-        chores = (self._sync, self._seal_old, self._prepare, self.index_sealed, self._empty_inbox)
         with self._stepping:
-            for chore in chores:
-                told = syncer.reported
-                try:
-                    chore()
-                    self._failing.discard(chore.__name__)
-                except HeadwaterError:
-                    syncer.reported = told  # a log line tells no caller: `close` still has to
-                    if self._writer.closed:
-                        return
-                    if chore.__name__ not in self._failing:
-                        logger.exception("%s: upkeep failed", self._home.folder)
-                    self._failing.add(chore.__name__)
+            for chore in (self._seal_old, self._prepare, self.index_sealed, self._empty_inbox):
+                self._try(chore)
+
+    def _try(self, chore: Callable[[], None]) -> None:
+        syncer, name = self._writer.syncer, chore.__name__
+        told = syncer.reported
+        try:
+            chore()
+            self._failing.discard(name)
+        except HeadwaterError:
+            syncer.reported = told  # a log line tells no caller: `close` still has to
+            if name not in self._failing and not self._writer.closed:
+                logger.exception("%s: upkeep failed", self._home.folder)
+            self._failing.add(name)
+
+    @property
+    def folder(self) -> str:
+        """Whose upkeep it is."""
+        return self._home.folder
 
     def give_up(self, error: BaseException) -> None:
         """Upkeep died of something unforeseen: without its syncs nothing may be acknowledged."""
@@ -134,12 +156,14 @@ class Upkeep:
         self._half_full = False
         writer = self._writer
         number = writer.segment_id + 1
-        path = segment_path(self._home.folder, number)
         self._prepared = number
         try:
-            prepare_segment(self._home.fs, path, writer.segment.header.segment_bytes)
+            prepare_next(writer, number)
         except StorageError as error:
-            logger.warning("%s: the next segment cannot be prepared yet: %s", path, error)
+            path = segment_path(self._home.folder, number)
+            if path not in self._failing:
+                logger.warning("%s: the next segment cannot be prepared yet: %s", path, error)
+            self._failing.add(path)
             self._prepared = -1
 
     def index_sealed(self) -> None:
@@ -184,20 +208,28 @@ class Upkeep:
             file.close()
 
     def _empty_inbox(self) -> None:
-        seen = self._writer.quads[INBOX]
-        if seen != self._inbox_seen:
+        seen, now_s = self._writer.quads[INBOX], self._home.monotonic()
+        if seen != self._inbox_seen or now_s >= self._inbox_due_s:
             self._drain()
-            self._inbox_seen = seen
+            self._inbox_seen, self._inbox_due_s = seen, now_s + _INBOX_LOOK_S
 
 
 class UpkeepThread(threading.Thread):
-    """Calls `Upkeep.step` until the log is closed or forgotten."""
+    """Takes one step of the upkeep again and again until the log is closed or forgotten."""
 
-    def __init__(self, upkeep: Upkeep, name: str) -> None:
-        super().__init__(name=f"headwater-upkeep-{name}", daemon=True)
+    def __init__(
+        self,
+        upkeep: Upkeep,
+        what: str,
+        step: Callable[[Upkeep], None],
+        wanted: Nudge,
+        pause_s: float,
+    ) -> None:
+        super().__init__(name=f"headwater-{what}-{upkeep.folder}", daemon=True)
         self._upkeep = ref(upkeep)
-        self._wanted = upkeep.wanted
-        self._pause_s = upkeep.pause_s
+        self._step = step
+        self._wanted = wanted
+        self._pause_s = pause_s
         self._stopped = False
 
     def run(self) -> None:
@@ -207,16 +239,20 @@ class UpkeepThread(threading.Thread):
             if upkeep is None:
                 return
             try:
-                upkeep.step()
+                self._step(upkeep)
             except BaseException as error:
                 upkeep.give_up(error)
                 raise
             del upkeep
             self._wanted.wait(self._pause_s)
 
-    def stop(self) -> None:
-        """Let the current step finish and end the thread."""
+    def stop_soon(self) -> None:
+        """Let the current step be the last one."""
         self._stopped = True
         self._wanted.set()
+
+    def stop(self) -> None:
+        """Let the current step finish and end the thread."""
+        self.stop_soon()
         if self.ident is not None and threading.current_thread() is not self:
             self.join()

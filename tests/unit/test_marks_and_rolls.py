@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import headwater
 from headwater import _writer
 from headwater._frame import pack_words
-from headwater._roll import sealed_control
-from headwater._segment import prepare_segment
+from headwater._roll import prepare_next, sealed_control
 from headwater._verify import verify
 from headwater._walk import published_end
 from headwater._writer import Writer
 from headwater.errors import CorruptionError, PoisonedError, StorageError, UnsupportedError
-from headwater.fs import _real, real
+from headwater.fs import _real
 from headwater.testing import Fault
 from tests.unit.test_interrupts import once
 from tests.unit.test_sync_failures import Answer
@@ -132,7 +132,7 @@ def test_segment_prepared_by_two_at_once_is_not_cut_by_the_one_that_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Upkeep and a roll reserve the same file: giving blocks back takes none from the other."""
-    path, size = tmp_path / "000000001.q", 65536
+    path, size = tmp_path / "log" / "000000001.q", 65536
     entered, leave = threading.Event(), threading.Event()
     reserve = _real._reserve
 
@@ -145,15 +145,17 @@ def test_segment_prepared_by_two_at_once_is_not_cut_by_the_one_that_is_refused(
         leave.wait(20)
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(_real, "_reserve", refused)
-    upkeep = Answer(lambda: prepare_segment(real(), str(path), size))
-    assert entered.wait(20)
-    roll = Answer(lambda: prepare_segment(real(), str(path), size))
-    roll._thread.join(0.2)  # it waits; if it does not, it is done by then
-    leave.set()
-    assert isinstance(upkeep.found, StorageError)
-    assert roll.found is None
-    assert path.stat().st_size == size
+    with headwater.open(tmp_path / "log", segment_bytes=size) as log:
+        writer = log._writing().writer
+        monkeypatch.setattr(_real, "_reserve", refused)
+        upkeep = Answer(lambda: prepare_next(writer, 1))
+        assert entered.wait(20)
+        roll = Answer(lambda: prepare_next(writer, 1))
+        roll._thread.join(0.2)  # it waits; if it does not, it is done by then
+        leave.set()
+        assert isinstance(upkeep.found, StorageError)
+        assert roll.found is None
+        assert path.stat().st_size == size
 
 
 # --- segments without records ---------------------------------------------------------------------

@@ -18,7 +18,6 @@ from headwater._positions import MAGIC, load_stored, meta_path, rewind_beyond
 from headwater._slots import SlotFile, new_slot_file
 from headwater._startup import take_lock
 from headwater._state import CUT_COUNT
-from headwater._upkeep import UpkeepThread
 from headwater.errors import (
     CorruptionError,
     PoisonedError,
@@ -165,9 +164,9 @@ def test_upkeep_that_dies_of_something_unforeseen_poisons_the_writer(
     log = world.open(durability="interval")
     assert log._upkeep is not None
     monkeypatch.setattr(log._upkeep, "_seal_old", lambda: 1 // 0)
-    thread = UpkeepThread(log._upkeep, "test")
+    chores, _ = log._upkeep.threads()
     with pytest.raises(ZeroDivisionError):
-        thread.run()
+        chores.run()
     with pytest.raises(PoisonedError):
         log.append(b"a")
 

@@ -394,9 +394,8 @@ def test_background_thread_prepares_and_ends_with_the_log(tmp_path: Path) -> Non
     path = tmp_path / "log" / "000000001.q"
     prepared = threading.Event()
     with headwater.open(tmp_path / "log", segment_bytes=64 * 1024) as log:
-        upkeep, thread = log._upkeep, log._thread
+        upkeep, (thread,) = log._upkeep, log._threads
         assert upkeep is not None
-        assert thread is not None
         real_prepare = upkeep._prepare
 
         def prepare() -> None:
