@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headwater._limits import SAFETY_RECHECK_S
 from headwater._state import DURABLE
-from headwater.errors import ClosedError, PoisonedError, StorageError
+from headwater.errors import ClosedError, HeadwaterError, PoisonedError, StorageError
 
 if TYPE_CHECKING:
     from headwater._segment import Segment
@@ -83,7 +83,7 @@ class Syncer:
         self._retired: list[Segment] = []
         #: Everything below is durable.
         self.durable = durable
-        self.failure: BaseException | None = None
+        self.failure: HeadwaterError | None = None
         #: True once somebody was told about the failure.
         self.reported = False
 
@@ -185,7 +185,7 @@ class Syncer:
     def poison(self, error: BaseException) -> None:
         """Acknowledge nothing from now on."""
         if self.failure is None:
-            self.failure = error
+            self.failure = _without_frames(error)
             self._state.poison()
             self._owner.refuse()
 
@@ -197,7 +197,7 @@ class Syncer:
             self.reported = True
             what = "a sync failed" if isinstance(self.failure, OSError) else "a roll was cut short"
             raise PoisonedError(
-                f"{what} ({self.failure!r}): nothing more is acknowledged; "
+                f"{what} ({self.failure}): nothing more is acknowledged; "
                 "close this log and open it again"
             ) from self.failure
 
@@ -208,6 +208,13 @@ class Syncer:
         self._disk = threading.Lock()
         self._leader = 0
         self.failure = ClosedError("this log handle belongs to the parent: open the log again here")
+
+
+def _without_frames(error: BaseException) -> HeadwaterError:
+    """What is kept of an error: not its frames, which would keep files open, and their locks."""
+    if isinstance(error, OSError):
+        return StorageError(error.errno, error.strerror, error.filename)
+    return HeadwaterError(f"{type(error).__name__}: {error}")
 
 
 def _refusal_in(error: BaseException | None) -> OSError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import warnings
 from typing import TYPE_CHECKING
 
 import headwater
@@ -73,6 +74,8 @@ class InterruptedWriter:
 
 def interrupted_writer(stage: Stage, path: str, operations: int) -> None:
     """Work through interrupts; then report."""
+    # Between the opening of a file and the name it gets, an interrupt leaves it to its finaliser.
+    warnings.filterwarnings("ignore", "file never closed", ResourceWarning)
     writer = InterruptedWriter(path)
     stage.write(b"\n")
     for number in range(operations):

@@ -152,7 +152,7 @@ class Worker:
         """Where all its threads are, for a worker that hangs; then its errors."""
         os.kill(self.pid, signal.SIGUSR1)
         deadline = time.monotonic() + 1
-        while "most recent call" not in self.errors() and time.monotonic() < deadline:
+        while "most recent call first" not in self.errors() and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.errors()
 

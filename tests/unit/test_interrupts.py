@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import pytest
 
-from headwater import _writer
+import headwater
+from headwater import _roll, _writer
 from headwater._durability import Syncer
 from headwater._frame import aligned, pack_words
 from headwater._marks import Producers
@@ -15,10 +19,13 @@ from headwater._verify import verify
 from headwater._walk import Walk
 from headwater._writer import Writer
 from headwater.errors import PoisonedError
+from headwater.fs import real
+from headwater.fs._real import RealFile
 from tests.unit.world import World, values, world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["world"]
 
@@ -135,12 +142,12 @@ def test_close_interrupted_while_it_waits_for_upkeep_still_releases_the_log(worl
     """Ctrl-C in the wait for the background thread: the lock is given back all the same."""
 
     class Stuck:
-        def stop(self) -> None:
+        def stop_soon(self) -> None:
             raise KeyboardInterrupt
 
     log = world.open()
     log.append(b"a")
-    log._thread = Stuck()  # type: ignore[assignment]
+    log._threads = [Stuck()]  # type: ignore[list-item]
     with pytest.raises(KeyboardInterrupt):
         log.close()
     assert values(world.open()) == [b"a"]
@@ -161,3 +168,81 @@ def test_chain_interrupted_while_it_is_caught_up_with_loses_no_frame(
     log.close()
     assert values(world.open()) == [b"a", b"b", b"c", b"d"]
     assert verify(world.home()).ok
+
+
+def test_lock_left_behind_by_an_interrupt_does_not_stop_its_own_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between a change of the manifest and giving its lock back: closing still works."""
+    log = headwater.open(tmp_path / "log", durability="os")
+    log.append(b"a")
+    log.roll()
+    log.append(b"b")
+    log.seek_reader("done", 1)
+    close, left = RealFile.close, ["manifest.lock"]
+
+    def interrupted(file: RealFile) -> None:
+        if left and file.path.endswith(left[0]):
+            left.clear()
+            raise KeyboardInterrupt
+        close(file)
+
+    def act() -> None:
+        try:
+            log.cleanup()
+        except KeyboardInterrupt:
+            log.close()  # the frames that hold the lock are alive as long as this block
+        gc.collect()
+
+    monkeypatch.setattr(RealFile, "close", interrupted)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        assert finishes(act)
+    assert not left
+    with headwater.open(tmp_path / "log", mode="r") as again:
+        assert values(again)[-1:] == [b"b"]
+
+
+def test_lock_of_another_thread_is_waited_for(tmp_path: Path) -> None:
+    """Only what a thread left behind itself is given back without asking."""
+    path, fs = str(tmp_path / "lock"), real()
+    holder = fs.open(path, write=True, create=True)
+    holder.lock()
+    taken = threading.Event()
+
+    def wait() -> None:
+        waiter = fs.open(path, write=True)
+        waiter.lock()
+        taken.set()
+        waiter.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not taken.wait(0.1)
+    holder.close()
+    thread.join()
+    assert taken.is_set()
+
+
+def test_poisoned_log_keeps_no_frame_of_what_poisoned_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted call may hold open files, and locks with them: they go when it is over."""
+    log = world.open()
+    log.append(b"a")
+    alive: list[ref[object]] = []
+
+    class Held:
+        """Something that an interrupted function has in hand."""
+
+    def interrupted(*_: object) -> None:
+        held = Held()
+        alive.append(ref(held))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_roll, "adopt", interrupted)
+    with suppress(KeyboardInterrupt):
+        log.roll()
+    with pytest.raises(PoisonedError, match=r"cut short \(KeyboardInterrupt"):
+        log.append(b"b")
+    gc.collect()
+    assert alive[0]() is None

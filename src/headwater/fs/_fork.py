@@ -27,8 +27,13 @@ def after_fork(target: Forkable) -> None:
     _registered.add(target)
 
 
+def registered() -> list[Forkable]:
+    """Everything that would be told now."""
+    return list(_registered)
+
+
 def _in_child() -> None:
-    for target in list(_registered):
+    for target in registered():
         target.forked()
 
 

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ from weakref import WeakSet
 from headwater.errors import UnsupportedError
 from headwater.fs import _libc
 from headwater.fs._bell import Ringer, claim
-from headwater.fs._fork import after_fork
+from headwater.fs._fork import after_fork, registered
 from headwater.fs._report import refusal, reported
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class RealFile:
         self.path = path
         self._descriptor = descriptor
         self._locked = False
+        #: The thread that asked for the lock last.
+        self._asker = 0
         self._maps: WeakSet[RealMapping] = WeakSet()
 
     def _opened(self) -> int:
@@ -205,14 +208,33 @@ class RealFile:
     def lock(self, *, shared: bool = False, blocking: bool = True) -> bool:
         """Take the advisory lock; False when it is taken and `blocking` is False."""
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        self._locked, self._asker = True, threading.get_ident()
+        after_fork(self)
         with reported(self.path):
             try:
-                fcntl.flock(self._opened(), kind if blocking else kind | fcntl.LOCK_NB)
+                fcntl.flock(self._opened(), kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                return False
-        self._locked = True
-        after_fork(self)
-        return True
+                self._locked = blocking
+                if blocking:
+                    self._unlock_left_behind()
+                    fcntl.flock(self._opened(), kind)
+        return self._locked
+
+    def _unlock_left_behind(self) -> None:
+        """Give back what this thread locked the same file with and kept when Ctrl-C cut it short.
+
+        It would wait for itself, for ever.
+        """
+        mine = os.fstat(self._opened())
+        for other in registered():
+            if isinstance(other, RealFile) and other is not self:
+                other.unlock_for(self._asker, mine)
+
+    def unlock_for(self, asker: int, status: os.stat_result) -> None:
+        """Give the lock back if that thread took it, on the file of that status."""
+        held = self._locked and self._asker == asker
+        if held and os.path.samestat(status, os.fstat(self._opened())):
+            self.unlock()
 
     def unlock(self) -> None:
         """Give the advisory lock back."""
