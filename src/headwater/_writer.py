@@ -43,7 +43,7 @@ from headwater._frame import (
 from headwater._index import Sampler
 from headwater._limits import ALIGNMENT, INDEX_STRIDE_BYTES, MAX_FRAME_BYTES, MAX_SEQUENCE, MIB
 from headwater._marks import CONTROL, Control
-from headwater._segment import FIRST_FRAME
+from headwater._segment import FIRST_FRAME, WARM_BYTES
 from headwater._state import NEXT, WAKE
 from headwater._tip import PlainTip, Tip
 from headwater._wakeup import wake_sleepers
@@ -425,26 +425,27 @@ class Writer(Tip):
                     f"(at most {self.largest_space} here): append them in smaller numbered parts"
                 )
             self.on_roll(self)
-        if self.position + INDEX_STRIDE_BYTES > self.warm_stop and space < WRITTEN_LEAST:
-            self._warm()
+        if self.position + INDEX_STRIDE_BYTES + space > self.warm_stop and space < WARM_BYTES:
+            self._warm(space)
         if self.position >= self.sampler.next_position:
             self.sampler.see(self.position, self.sequence, self.max_timestamp_ns)
             self.state.hint(self.segment_id, self.position, self.sequence)
 
-    def _warm(self) -> None:
+    def _warm(self, space: int) -> None:
         """Have the kernel make the next pages in one go, and more of them the busier the log is.
 
         The first store into a page costs a fault; zeros written over zeros in front of the end cost
-        a quarter of that. Nobody stores there while this thread holds the append lock. Not where
-        appends wait for a sync, which would have to bring the zeros to the disk too.
+        a quarter of that, and what was made in large runs is mapped by readers in large runs.
+        Nobody stores there while this thread holds the append lock. Not where appends wait for a
+        sync, which would have to bring the zeros to the disk too.
         """
         segment_bytes = self.segment.header.segment_bytes
         if self._mode == "sync":
             self.warm_stop = MAX_SEQUENCE
             return
-        ahead = MIB if self.position - self.entered_at >= MIB else _WARM_LEAST
+        ahead = WARM_BYTES if self.position - self.entered_at >= MIB else _WARM_LEAST
         start = max(self.warm_stop, self.position)
-        stop = self.position + WRITTEN_LEAST + INDEX_STRIDE_BYTES + ahead
+        stop = self.position + space + INDEX_STRIDE_BYTES + ahead
         stop = min(stop + ahead - 1 & -ahead, segment_bytes)
         self.warm_stop = stop if stop < segment_bytes else MAX_SEQUENCE
         self.segment.warm(start, stop)
