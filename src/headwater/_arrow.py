@@ -16,15 +16,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headwater._columns import headers_of, keys_of, padded, values_of
-from headwater._cursor import FrameChunk
+from headwater._cursor import RUN_RECORDS, FrameChunk, RunChunk
 from headwater._encode import Body, fitting
 from headwater._frame import (
-    COLUMN_FLAGS,
     EXPLICIT,
+    HEADER_BYTES,
     HEADERS,
     KEYS,
     TIMESTAMPS,
     FrameError,
+    aligned,
     body_crc,
 )
 from headwater._limits import MIB
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headwater._columns import Columns
-    from headwater._cursor import SinglesChunk
+    from headwater._cursor import Chunk
     from headwater._types import Headers
 
 _BINARY: Final = pa.binary()
@@ -69,14 +70,12 @@ _AROUND: Final = SCHEMA.remove(_VALUE)
 _INPUT: Final = frozenset(SCHEMA.names)
 
 #: A frame of fewer records is gathered with its neighbours ...
-_SMALL_RECORDS: Final = 64
+SMALL_RECORDS: Final = 64
 #: ... up to this many records, or bytes of values.
 _GATHER_RECORDS: Final = 8192
 _GATHER_BYTES: Final = MIB
-#: So many frames that have values alone share the columns around them.
-_PLAIN_FRAMES: Final = 32
 #: Sequences are computed for this many records at a time.
-_BLOCK_RECORDS: Final = 65536
+_BLOCK_RECORDS: Final = RUN_RECORDS
 #: Empty columns are kept for so many different lengths.
 _EMPTY_KEPT: Final = 64
 _MIN_TIMESTAMP: Final = -(2**63)
@@ -87,51 +86,38 @@ _pack_time: Final = Struct("<q").pack
 # --- out ------------------------------------------------------------------------------------------
 
 
-def reader_of(chunks: Iterable[FrameChunk | SinglesChunk]) -> pa.RecordBatchReader:
+def reader_of(chunks: Iterable[Chunk | RunChunk]) -> pa.RecordBatchReader:
     """The records of some chunks, in order, as a stream of batches."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(chunks))
 
 
-def _batches(chunks: Iterable[FrameChunk | SinglesChunk]) -> Iterator[pa.RecordBatch]:
+def _batches(chunks: Iterable[Chunk | RunChunk]) -> Iterator[pa.RecordBatch]:
     filler = _Filler()
     gathered = _Gathered(filler)
-    plain: list[FrameChunk] = []
     stop = None
     for chunk in chunks:
-        if chunk.start != stop:  # the first one, or records that come again behind a cut
-            yield from _plain_batches(plain, filler)
-            if gathered.values:
-                yield gathered.take()
-        stop = chunk.stop
-        if type(chunk) is not FrameChunk or chunk.columns.rows < _SMALL_RECORDS:
-            yield from _plain_batches(plain, filler)
-            if gathered.add(chunk):
-                yield gathered.take()
-            continue
-        if gathered.values:
+        # The first one, records that come again behind a cut, or frames that stay as they are.
+        alone = isinstance(chunk, RunChunk) or (
+            isinstance(chunk, FrameChunk) and chunk.columns.rows >= SMALL_RECORDS
+        )
+        if gathered.values and (alone or chunk.start != stop):
             yield gathered.take()
-        if chunk.frame.flags & COLUMN_FLAGS:
-            yield from _plain_batches(plain, filler)
+        stop = chunk.stop
+        if isinstance(chunk, RunChunk):
+            yield from _run_batches(chunk, filler)
+        elif isinstance(chunk, FrameChunk) and alone:
             yield _frame_batch(chunk, filler)
-            continue
-        plain.append(chunk)
-        if len(plain) == _PLAIN_FRAMES:
-            yield from _plain_batches(plain, filler)
-    yield from _plain_batches(plain, filler)
+        elif gathered.add(chunk):
+            yield gathered.take()
     if gathered.values:
         yield gathered.take()
 
 
-def _plain_batches(plain: list[FrameChunk], filler: _Filler) -> Iterator[pa.RecordBatch]:
-    """A batch for each frame of a run that has values alone; empties the list.
-
-    What is not the frames' own is made once for all of them.
-    """
-    if not plain:
-        return
-    first = plain[0].frame.sequence
-    count = plain[-1].frame.next_sequence - first
-    times = b"".join([_pack_time(c.frame.timestamp_ns) * c.columns.rows for c in plain])
+def _run_batches(run: RunChunk, filler: _Filler) -> Iterator[pa.RecordBatch]:
+    """A batch for each frame; what is not the frames' own is made once for all of them."""
+    segment, first, stop, frames = run
+    count = stop - first
+    times = b"".join([_pack_time(time) * rows for _, _, rows, time in frames])
     keys, headers = filler.empty(count)
     around = pa.RecordBatch.from_arrays(
         [
@@ -142,17 +128,15 @@ def _plain_batches(plain: list[FrameChunk], filler: _Filler) -> Iterator[pa.Reco
         ],
         schema=_AROUND,
     )
-    for chunk in plain:
-        _, frame, columns, start, stop = chunk
-        rows = columns.rows
-        try:
-            values = _values_array(columns)
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise _damage(chunk, str(error)) from error
-        batch = around.slice(frame.sequence - first, rows).add_column(_VALUE, _VALUE_FIELD, values)
-        yield batch if stop - start == rows else _trimmed(batch, chunk)
-    plain.clear()
+    whole = pa.py_buffer(segment.mapping.view)
+    row = 0
+    for position, size, rows, _ in frames:
+        body, end = position + HEADER_BYTES, position + size
+        start = body + aligned(4 * (rows + 1))
+        buffers = [None, whole.slice(body, 4 * (rows + 1)), whole.slice(start, end - start)]
+        values = pa.Array.from_buffers(_BINARY, rows, buffers, 0)
+        yield around.slice(row, rows).add_column(_VALUE, _VALUE_FIELD, values)
+        row += rows
 
 
 def _trimmed(batch: pa.RecordBatch, chunk: FrameChunk) -> pa.RecordBatch:
@@ -275,7 +259,7 @@ class _Gathered:
         self._keys: list[bytes | None] | None = None
         self._headers: list[Headers] | None = None
 
-    def add(self, chunk: FrameChunk | SinglesChunk) -> bool:
+    def add(self, chunk: Chunk) -> bool:
         """Take a chunk over; True when there is enough for a batch."""
         before = len(self.values)
         if not before:

@@ -21,13 +21,14 @@ from headwater._frame import (
     Frame,
     FrameError,
     UnknownFrameError,
+    aligned,
     new_tuple,
     read_frame,
 )
 from headwater._limits import MIB
+from headwater._runs import read_batches, read_singles
 from headwater._segment import FIRST_FRAME
 from headwater._segment import read_header as read_segment_header
-from headwater._singles import read_singles
 from headwater._state import CUT_COUNT
 from headwater._types import Position
 from headwater.errors import (
@@ -53,6 +54,8 @@ _SINGLES: Final = 1024
 #: Their bytes are copied out, so no more of them than fill this, or one.
 _SINGLES_BYTES: Final = MIB
 _TRIES: Final = 50
+#: Records of a run of batches.
+RUN_RECORDS: Final = 32768
 #: Where a frame says how many records it has, and what the first byte of one is.
 _COUNT: Final = HEADER.offsets["count"]
 _ONE: Final = b"\x01"
@@ -125,6 +128,16 @@ class SinglesChunk(NamedTuple):
     def place_of(self, sequence: int) -> Position:
         """Start of the frame that holds `sequence`."""
         return Position(self.segment.segment_id, self.positions[sequence - self.start])
+
+
+class RunChunk(NamedTuple):
+    """A run of batches of values alone, all of whose records are wanted."""
+
+    segment: Segment
+    start: int
+    stop: int
+    #: For each frame its position, length, number of records and time.
+    frames: list[tuple[int, int, int, int]]
 
 
 #: What a cursor delivers.
@@ -217,6 +230,26 @@ class Cursor:
             self._moved_behind(found)
             return found
         return None
+
+    def next_run(self, stop: int | None, least: int) -> RunChunk | None:
+        """Many batches of at least `least` values in one step; None where `next_chunk` must look.
+
+        Whatever is out of the ordinary is left to that: the way into a segment, control frames,
+        cuts, damage, the end.
+        """
+        segment, first = self._segment, self.sequence
+        if segment is None or self.was_cut:
+            return None
+        end = self._end if stop is None else min(stop, self._end)
+        limit = min(end - first, RUN_RECORDS)
+        view = segment.mapping.view
+        frames = read_batches(view, self._offset, first, least, limit, segment.seed)
+        if not frames or self.was_cut:
+            return None
+        position, size, _, _ = frames[-1]
+        self._offset = aligned(position + size)
+        self.sequence = first + sum([rows for _, _, rows, _ in frames])
+        return RunChunk(segment, first, self.sequence, frames)
 
     def enter(self) -> Segment:
         """Map the segment that this cursor is in; raises when it is not there."""

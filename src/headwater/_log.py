@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headwater._cursor import Chunk
+    from headwater._cursor import Chunk, RunChunk
     from headwater._encode import BytesLike, HeadersLike
     from headwater._reader import Reader, Start
     from headwater._startup import Opened
@@ -290,9 +290,9 @@ class Log:
 
         Columns: sequence, timestamp_ns, key, value, headers. Needs the extra `arrow`.
         """
-        from headwater._arrow import reader_of  # noqa: PLC0415 - pyarrow is optional
+        from headwater._arrow import SMALL_RECORDS, reader_of  # noqa: PLC0415 - pyarrow is optional
 
-        return reader_of(self._chunks(start, stop))
+        return reader_of(self._chunks(start, stop, SMALL_RECORDS))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Arrow's stream protocol: any Arrow library can read the log directly."""
@@ -310,10 +310,12 @@ class Log:
                 else:
                     yield from items
 
-    def _chunks(self, start: Start | None, stop: int | None) -> Iterator[Chunk]:
-        """The chunks themselves: ranges of the map."""
+    def _chunks(
+        self, start: Start | None, stop: int | None, least: int
+    ) -> Iterator[Chunk | RunChunk]:
+        """The chunks themselves, ranges of the map; in runs where batches have so many records."""
         with closing(self._cursor(start)) as cursor:
-            while (chunk := cursor.next_chunk(stop)) is not None:
+            while (chunk := cursor.next_run(stop, least) or cursor.next_chunk(stop)) is not None:
                 yield chunk
 
     def _cursor(self, start: Start | None) -> Cursor:

@@ -762,6 +762,72 @@ native_read_singles(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
     return result;
 }
 
+/* Whether a body is offsets that never decrease, their pad, and as many bytes as they say. */
+static int
+holds_values(const uint8_t *body, Py_ssize_t size, uint32_t count)
+{
+    Py_ssize_t offsets_bytes = ALIGNED(4 * ((Py_ssize_t)count + 1));
+    const int32_t *offsets = (const int32_t *)body;
+    int decreases = 0;
+
+    if (size < offsets_bytes || (uintptr_t)body % sizeof *offsets) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        decreases |= offsets[i + 1] < offsets[i];
+    }
+    return !decreases && offsets[0] == 0 && offsets[count] == size - offsets_bytes
+        && (count % 2 || offsets[count + 1] == 0);
+}
+
+PyDoc_STRVAR(read_batches_doc,
+"read_batches(view, position, sequence, least, limit, seed, /)\n--\n\n"
+"The run of batches of values alone that begins at `position`.\n\n"
+"Each has at least `least` records, more than one, and all together no more than `limit`.");
+
+static PyObject *
+native_read_batches(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t given)
+{
+    Py_buffer view;
+    Py_ssize_t position, least, limit, space;
+    uint64_t sequence;
+    uint32_t seed;
+    PyObject *found;
+    Header header;
+
+    if (given != 6) {
+        PyErr_Format(PyExc_TypeError, "read_batches takes 6 arguments, not %zd", given);
+        return NULL;
+    }
+    position = PyNumber_AsSsize_t(arguments[1], NULL);
+    sequence = PyLong_AsUnsignedLongLong(arguments[2]);
+    least = PyNumber_AsSsize_t(arguments[3], NULL);
+    limit = PyNumber_AsSsize_t(arguments[4], NULL);
+    seed = (uint32_t)PyLong_AsUnsignedLong(arguments[5]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(arguments[0], &view, PyBUF_SIMPLE) < 0) {
+        return NULL;
+    }
+    found = PyList_New(0);
+    while (found != NULL) {
+        const uint8_t *body = (const uint8_t *)view.buf + position + HEADER_BYTES;
+        space = frame_at(&view, position, view.len, seed, &header);
+        if (space == 0 || header.sequence != sequence || header.flags & ~(MORE | EXPLICIT)
+            || header.count < 2 || header.count < least || header.count > limit
+            || !holds_values(body, header.frame_bytes - HEADER_BYTES, header.count)) {
+            break;
+        }
+        if (append_new(found, Py_BuildValue("nIIL", position, header.frame_bytes, header.count,
+                                            (long long)header.timestamp_ns)) < 0) {
+            Py_CLEAR(found);
+        }
+        position += space;
+        sequence += header.count;
+        limit -= header.count;
+    }
+    PyBuffer_Release(&view);
+    return found;
+}
+
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
@@ -770,6 +836,8 @@ static PyMethodDef functions[] = {
      pack_values_doc},
     {"whole_frame", (PyCFunction)(void (*)(void))native_whole_frame, METH_FASTCALL,
      whole_frame_doc},
+    {"read_batches", (PyCFunction)(void (*)(void))native_read_batches, METH_FASTCALL,
+     read_batches_doc},
     {"read_singles", (PyCFunction)(void (*)(void))native_read_singles, METH_FASTCALL,
      read_singles_doc},
     {NULL},

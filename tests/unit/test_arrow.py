@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headwater
-from headwater import _arrow
+from headwater import _arrow, _cursor
 from headwater._arrow import SCHEMA, bodies_of
 from headwater._columns import decode_columns, headers_of, keys_of, values_of
 from headwater._frame import KEYS, TIMESTAMPS
@@ -137,7 +137,7 @@ def test_sequences_beyond_a_block_are_right(log: Log, monkeypatch: pytest.Monkey
     """Sequences are computed in blocks; frames across and larger than a block change nothing."""
     monkeypatch.setattr(_arrow, "_BLOCK_RECORDS", 100)
     _arrow._ramp.cache_clear()
-    monkeypatch.setattr(_arrow, "_PLAIN_FRAMES", 2)
+    monkeypatch.setattr(_cursor, "RUN_RECORDS", 150)
     for count in (70, 70, 3000, 64, 1):
         log.append_many([b""] * count)
     assert log.to_arrow().read_all()["sequence"].to_pylist() == list(range(3205))

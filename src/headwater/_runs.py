@@ -1,8 +1,9 @@
-"""Runs of frames of one plain record each: what a log looks like that is written one by one.
+"""Runs of plain frames: of one record each, or of many.
 
-`read_singles` is `read_frame` and `decode_columns` written flat for them: every check is the same,
-and the run ends in front of whatever is not exactly as expected, for `read_frame` to judge. Where
-the package was compiled, `_native` holds a twin of it.
+`read_singles` is `read_frame` and `decode_columns` written flat for the log that is written one by
+one, `read_batches` for one that is written in batches: every check is the same, and the run ends in
+front of whatever is not exactly as expected, for `read_frame` to judge. Where the package was
+compiled, `_native` holds their twins.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from operator import xor
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headwater._columns import decode_columns
 from headwater._crc import SHORT_BYTES, crc32, crc32_short
 from headwater._frame import (
     BATCH,
+    COLUMN_FLAGS,
     COVERED_BYTES,
     EXPLICIT,
     HEADER,
     HEADER_BYTES,
     MORE,
+    FrameError,
+    judge_frame,
     unpack_plain,
 )
 from headwater._limits import ALIGNMENT
@@ -27,6 +32,8 @@ from headwater._limits import ALIGNMENT
 if TYPE_CHECKING:
     #: Positions, times and values, an item for each frame.
     Singles: TypeAlias = tuple[list[int], list[int], list[bytes]]
+    #: For each frame its position, length, number of records and time.
+    Batches: TypeAlias = list[tuple[int, int, int, int]]
 
 #: Frames of one length are read field by field from this many on.
 _EQUAL_LEAST: Final = 16
@@ -125,10 +132,35 @@ def _read_equal(  # noqa: PLR0913, PLR0917
     return list(positions), times, list(items)
 
 
+def read_batches_plainly(  # noqa: PLR0913, PLR0917
+    view: memoryview, position: int, sequence: int, least: int, limit: int, seed: int, /
+) -> Batches:
+    """The run of batches of values alone that begins at `position`.
+
+    Each has at least `least` records, more than one, and all together no more than `limit`. Their
+    offsets never decrease: the values can be cut out without another look.
+    """
+    found: Batches = []
+    while True:
+        try:
+            frame = judge_frame(view, position, len(view), seed)
+            if frame.flags & COLUMN_FLAGS or not 1 < frame.records >= least:
+                return found
+            columns = decode_columns(view[frame.body_start : frame.stop], frame.records, 0)
+        except FrameError:
+            return found
+        limits = columns.value_offsets.tolist() if columns.value_offsets is not None else []
+        if frame.sequence != sequence or frame.records > limit or sorted(limits) != limits:
+            return found
+        found.append((position, frame.frame_bytes, frame.records, frame.timestamp_ns))
+        sequence, limit = frame.next_sequence, limit - frame.records
+        position = frame.next_position
+
+
 if TYPE_CHECKING:
-    read_singles = read_plainly
+    read_singles, read_batches = read_plainly, read_batches_plainly
 else:
     try:
-        from headwater._native import read_singles
+        from headwater._native import read_batches, read_singles
     except ImportError:
-        read_singles = read_plainly
+        read_singles, read_batches = read_plainly, read_batches_plainly
