@@ -19,6 +19,7 @@ import pytest
 
 from headwater.errors import StorageError
 from headwater.fs import real
+from headwater.fs._fork import after_fork, registered
 from tests.unit.descriptors import held
 
 if TYPE_CHECKING:
@@ -161,6 +162,35 @@ class TestLocks:
         """
         with _process(code) as process:
             assert [_line(process), _line(process)] == ["kept", "end"]
+
+    def test_registered_while_others_register_is_whole(self) -> None:
+        """A waiter for a lock looks through all that is locked while other threads lock too."""
+
+        class Target:
+            def forked(self) -> None:
+                """Nothing is held here."""
+
+        kept = [Target() for _ in range(300)]
+        for target in kept:
+            after_fork(target)
+        finished = threading.Event()
+
+        def register() -> None:
+            while not finished.is_set():
+                for target in [Target() for _ in range(50)]:
+                    after_fork(target)
+
+        thread = threading.Thread(target=register)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        thread.start()
+        try:
+            for _ in range(2000):
+                assert len(registered()) >= len(kept)
+        finally:
+            finished.set()
+            thread.join()
+            sys.setswitchinterval(interval)
 
 
 class TestBells:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 
 class Forkable(Protocol):
@@ -19,17 +19,18 @@ class Forkable(Protocol):
         """Let go of everything inherited; must not raise, must not touch what the parent holds."""
 
 
-_registered: WeakSet[Forkable] = WeakSet()
+#: A plain set: it is copied in one step, while other threads add to it. A WeakSet is not.
+_registered: set[ref[Forkable]] = set()
 
 
 def after_fork(target: Forkable) -> None:
     """Call `target.forked()` in every child forked from now on, as long as the target lives."""
-    _registered.add(target)
+    _registered.add(ref(target, _registered.discard))
 
 
 def registered() -> list[Forkable]:
-    """Everything that would be told now."""
-    return list(_registered)
+    """Everything that would be told now; safe while other threads register."""
+    return [target for known in list(_registered) if (target := known()) is not None]
 
 
 def _in_child() -> None:
