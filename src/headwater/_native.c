@@ -394,13 +394,14 @@ static PyObject *
 publish(Tip *self, Store *store, int stores)
 {
     Py_ssize_t stop = (Py_ssize_t)self->position + HEADER_BYTES + store->size;
-    uint8_t *frame = (uint8_t *)store->map.buf + self->position;
     PyObject *header_crc, *sequence;
+    uint8_t *frame;
 
     if (self->position < 0 || self->position % 8 || stop > store->map.len
         || store->next.len != 8) {
         return PyLong_FromLong(-1);
     }
+    frame = (uint8_t *)store->map.buf + self->position;
     fill_header(self, store);
     if (stores < STORES) {
         make_stores(frame, store, stores);
@@ -638,23 +639,26 @@ is_sound(const Header *header)
 }
 
 /* Bytes from `position` to the next frame when a whole frame stands there that ends before `stop`,
-   and its header in `header`; 0 for anything else, which the Python twin judges. */
+   and its header in `header`; 0 for anything else, which the Python twin judges. The checksum is
+   that of the copy: a writer may store while this reads, and what is returned was checked. */
 static Py_ssize_t
 frame_at(const Py_buffer *view, Py_ssize_t position, Py_ssize_t stop, uint32_t seed,
          Header *header)
 {
-    const uint8_t *frame = (const uint8_t *)view->buf + position;
+    const uint8_t *frame;
     Py_ssize_t size, space;
 
     if (position < 0 || stop > view->len || position > stop - HEADER_BYTES) {
         return 0;
     }
+    frame = (const uint8_t *)view->buf + position;
     memcpy(header, frame, sizeof *header);
     size = header->frame_bytes;
     space = ALIGNED(size);
     if (size < HEADER_BYTES || size > MAX_FRAME_BYTES || size > stop - position
         || space > view->len - position || !is_sound(header)
-        || crc_of(seed ^ (uint32_t)position, frame, COVERED_BYTES) != header->header_crc
+        || crc_of(seed ^ (uint32_t)position, (const uint8_t *)header, COVERED_BYTES)
+            != header->header_crc
         || crc_of(0, frame + HEADER_BYTES, (size_t)(size - HEADER_BYTES)) != header->body_crc) {
         return 0;
     }
@@ -740,7 +744,6 @@ native_read_singles(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
     items = PyList_New(0);
     failed = !positions || !times || !items;
     for (; limit > 0 && position <= stop && !failed; limit--, sequence++) {
-        const char *frame = (const char *)view.buf + position;
         space = frame_at(&view, position, view.len, seed, &header);
         if (space == 0 || header.sequence != sequence || header.count != 1
             || header.flags & ~(MORE | EXPLICIT)) {
@@ -749,7 +752,8 @@ native_read_singles(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
         failed = append_new(positions, PyLong_FromSsize_t(position)) < 0
             || append_new(times, PyLong_FromLongLong(header.timestamp_ns)) < 0
             || append_new(items, PyBytes_FromStringAndSize(
-                   frame + HEADER_BYTES, header.frame_bytes - HEADER_BYTES)) < 0;
+                   (const char *)view.buf + position + HEADER_BYTES,
+                   header.frame_bytes - HEADER_BYTES)) < 0;
         position += space;
     }
     PyBuffer_Release(&view);
