@@ -7,6 +7,7 @@ A skip or an expected failure is fine on somebody's laptop. With `CI=true` it is
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Final
 
 import hypothesis
@@ -29,6 +30,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
 )
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, and so every process of it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

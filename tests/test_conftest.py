@@ -1,4 +1,4 @@
-"""The rules of `conftest.py` hold: where CI looks, nothing is skipped in silence."""
+"""The rules of `conftest.py` hold: nothing skipped in silence, and Ctrl-C is Ctrl-C."""
 
 from __future__ import annotations
 
@@ -75,3 +75,21 @@ def test_skip_on_the_list_is_allowed(run: Run) -> None:
     )
     last = run("--continue-on-collection-errors", conftest=listed)
     assert re.search("1 failed, 1 passed, 1 skipped, 1 error in", last)
+
+
+def test_suite_started_in_the_background_takes_an_interrupt() -> None:
+    """A shell lets what it starts with `&` ignore Ctrl-C; tests of Ctrl-C work all the same."""
+    code = """
+import importlib.util, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+spec = importlib.util.spec_from_file_location("conftest", CONFTEST)
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+signal.raise_signal(signal.SIGINT)
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", code.replace("CONFTEST", repr(str(CONFTEST)))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "KeyboardInterrupt" in outcome.stderr
