@@ -201,6 +201,17 @@ class Syncer:
                 "close this log and open it again"
             ) from self.failure
 
+    def end(self) -> None:
+        """The log is closing: let who syncs finish, and refuse who comes later.
+
+        Who only waits for what is durable already is still told so.
+        """
+        with self._mutex:
+            while self._leader not in (0, threading.get_ident()):
+                self._changed.wait(SAFETY_RECHECK_S)
+            if self.failure is None:
+                self.failure = ClosedError("this log handle is closed: open the log again")
+
     def forked(self) -> None:
         """In the child of a fork: the locks may be held by threads that are not here."""
         self._mutex = threading.RLock()

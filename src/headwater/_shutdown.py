@@ -31,7 +31,10 @@ def shut_down(opened: Opened) -> None:
         if state is not None and writer.syncer.failure is None:
             opened.manifests.change(lambda manifest: _with_end(manifest, writer, state))
     finally:
-        release(opened)
+        try:
+            writer.syncer.end()
+        finally:
+            release(opened)
     failure = writer.syncer.failure
     if isinstance(failure, StorageError) and not writer.syncer.reported:
         writer.syncer.check()  # nobody waited for the sync that failed: say it now

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater
+from headwater._durability import Syncer
 from headwater._walk import Walk
 from headwater.errors import ClosedError, PoisonedError
 from headwater.testing import Fault
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater import Log
+    from headwater._durability import End
     from headwater._types import Durability
 
 __all__ = ["world"]
@@ -328,3 +330,51 @@ def test_interrupted_roll_poisons_the_writer_and_loses_nothing(world: World) -> 
     again = world.open()
     assert again.append(b"on") == 1
     assert [segment.start for segment in again.segments()] == [0, 1]
+
+
+def test_sync_that_comes_too_late_is_refused_and_what_is_durable_is_still_told(
+    tmp_path: Path,
+) -> None:
+    """Behind a close nobody syncs a closed file and calls its log poisoned; waiters are told."""
+    log = headwater.open(tmp_path / "log", durability="os")
+    log.append(b"a")
+    syncer = log._writing().writer.syncer
+    log.close()
+    with pytest.raises(ClosedError):
+        syncer.sync()
+    syncer.wait(1)
+
+
+def test_close_lets_a_sync_under_way_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Close waits for who syncs: the files stay open until that thread has done with them."""
+    log = headwater.open(tmp_path / "log", durability="os")
+    log.append(b"a")
+    syncer = log._writing().writer.syncer
+    begun, go_on, order = threading.Event(), threading.Event(), []
+    publish = Syncer.publish
+
+    def slow(self: Syncer, end: End) -> None:
+        begun.set()
+        go_on.wait()
+        publish(self, end)
+        order.append("synced")
+
+    monkeypatch.setattr(Syncer, "publish", slow)
+    late = threading.Thread(target=syncer.sync)
+    late.start()
+    begun.wait()
+
+    def end() -> None:
+        syncer.end()
+        order.append("ended")
+
+    closing = threading.Thread(target=end)
+    closing.start()
+    closing.join(0.05)
+    go_on.set()
+    late.join()
+    closing.join()
+    assert order == ["synced", "ended"]
+    log.close()
