@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import repeat
+from math import isnan
 from operator import countOf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -159,6 +160,22 @@ def to_name(name: object, what: str) -> str:
             f"{what} {name!r} must not start with a dot nor hold slashes or unprintable characters"
         )
     return name
+
+
+def to_count(count: object, what: str, least: int) -> int:
+    """A number of things: an int, and not too small."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        raise InvalidInputError(f"{what} must be an int of at least {least}, not {count!r}")
+    return count
+
+
+def to_timeout(timeout: object) -> float | None:
+    """Seconds to wait, or None: for ever."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or isnan(timeout):
+        raise InvalidInputError(f"timeout must be seconds or None, not {timeout!r}")
+    return timeout
 
 
 def to_mark(producer: object, batch: object, records: int, digest: bytes) -> Mark:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from headwater import _inbox, _positions, _retention
 from headwater._batch import BatchBuilder
 from headwater._cursor import Cursor
-from headwater._encode import digest_of, encode, to_batch, to_mark, to_name
+from headwater._encode import digest_of, encode, to_batch, to_count, to_mark, to_name, to_timeout
 from headwater._home import Home
 from headwater._limits import (
     DEFAULT_INTERVAL_MS,
@@ -223,6 +223,7 @@ class Log:
         appended it: `OverloadedError` if it did not in time, `ConflictError` if it refused.
         """
         self._check()
+        to_timeout(timeout)
         checked = to_batch(values, keys, headers, timestamps_ns)
         mark = to_mark(producer, batch, len(checked.values), digest_of(checked))
         largest = min(MAX_FRAME_BYTES, self._view.segment_bytes // 2)
@@ -237,7 +238,7 @@ class Log:
 
     def forget_producer(self, producer: str) -> bool:
         """Drop a producer that will not come back; False when it was not known."""
-        return self._writing().writer.forget_producer(producer)
+        return self._writing().writer.forget_producer(to_name(producer, "a producer's name"))
 
     # --- durability and segments ------------------------------------------------------------------
 
@@ -302,7 +303,7 @@ class Log:
         self, start: Start | None, stop: int | None, decode: Callable[[Chunk], Iterable[_Item]]
     ) -> Iterator[_Item]:
         """What `decode` makes of each chunk; at once, because a recovery may cut the tail."""
-        with closing(self._cursor(start)) as cursor:
+        with closing(self._cursor(start, stop)) as cursor:
             while (chunk := cursor.next_chunk(stop)) is not None:
                 items = decode(chunk)
                 if cursor.was_cut:
@@ -314,12 +315,14 @@ class Log:
         self, start: Start | None, stop: int | None, least: int
     ) -> Iterator[Chunk | RunChunk]:
         """The chunks themselves, ranges of the map; in runs where batches have so many records."""
-        with closing(self._cursor(start)) as cursor:
+        with closing(self._cursor(start, stop)) as cursor:
             while (chunk := cursor.next_run(stop, least) or cursor.next_chunk(stop)) is not None:
                 yield chunk
 
-    def _cursor(self, start: Start | None) -> Cursor:
+    def _cursor(self, start: Start | None, stop: int | None) -> Cursor:
         self._check()
+        if stop is not None:
+            to_count(stop, "stop", 0)
         return Cursor(self._view, resolve_start(self._view, "earliest" if start is None else start))
 
     def sequence_at(self, start: Start) -> int:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from headwater._cursor import Cursor, FrameChunk
-from headwater._encode import to_name
+from headwater._encode import to_count, to_name, to_timeout
 from headwater._positions import (
     Stored,
     from_slot,
@@ -151,8 +151,10 @@ class Reader:
         Waits up to `timeout` seconds for the first one (None: for ever); empty when none came.
         Damage behind the first record is raised by the next call.
         """
-        if max_records < 1:
-            raise InvalidInputError(f"max_records must be at least 1, not {max_records}")
+        to_count(max_records, "max_records", 1)
+        if max_bytes is not None:
+            to_count(max_bytes, "max_bytes", 1)
+        to_timeout(timeout)
         self._check()
         first = self._next()
         if first is None and self.wait(timeout):
@@ -184,10 +186,12 @@ class Reader:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleep until a record can be delivered; False when the time was over first."""
-        if timeout is not None and timeout <= 0:  # a look: no bell, and no state to sleep on
+        seconds = to_timeout(timeout)
+        if seconds is None:
+            seconds = _FOREVER_S
+        if seconds <= 0:  # a look: no bell, and no state to sleep on
             return self._ready()
         waiter, ready = self._sleeper()
-        seconds = _FOREVER_S if timeout is None else timeout
         return waiter.wait(ready, seconds, self._view.home.monotonic)
 
     def _sleeper(self) -> tuple[Waiter, Callable[[], bool]]:
@@ -273,6 +277,8 @@ class Reader:
         as the place of the cut: what replaces it will be delivered.
         """
         self._check()
+        if record is not None and not isinstance(record, Record):
+            raise InvalidInputError(f"commit takes a record, not {record!r}")
         written = False
         while not written:
             was_cut = self._follow_cut()

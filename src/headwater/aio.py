@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from headwater._encode import to_timeout
 from headwater._limits import SAFETY_RECHECK_S
 from headwater._log import Log
 from headwater._log import open as open_log
@@ -145,6 +146,7 @@ class AsyncReader:
     async def read(self, timeout: float | None = None) -> Record | None:  # noqa: ASYNC109
         """The next record; None when none came for `timeout` seconds (None: wait for ever)."""
         reader = self._opened()
+        to_timeout(timeout)
         await self._give_way(1)
         record = next(iter(reader), None)
         if record is None and await self.wait(timeout):
@@ -162,6 +164,7 @@ class AsyncReader:
         Waits up to `timeout` seconds for the first one (None: for ever); empty when none came.
         """
         reader = self._opened()
+        to_timeout(timeout)
         await self._give_way(_TURN_RECORDS)
         found = reader.read_batch(max_records, max_bytes)
         if not found and await self.wait(timeout):
@@ -178,6 +181,7 @@ class AsyncReader:
     async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Sleep until a record can be delivered; False when the time was over first."""
         reader = self._opened()
+        timeout = to_timeout(timeout)
         if timeout is not None and timeout <= 0:
             return reader.wait(timeout)
         waiter, ready = reader._sleeper()  # noqa: SLF001 - the same sleep, without a thread

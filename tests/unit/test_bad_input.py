@@ -70,6 +70,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda log: log.sequence_at(datetime(2026, 1, 1)),  # noqa: DTZ001 - that is the point
         "without time zone",
     ),
+    "stop as text": (lambda log: list(log.read(0, "2")), "stop must be an int"),
+    "negative stop": (lambda log: list(log.values(0, -1)), "stop must be an int of at least 0"),
+    "batch without its block": (lambda log: log.batch().append(b"a"), "`with` block only"),
+    "producer as a number": (lambda log: log.forget_producer(5), "name must be str"),
+    "patience as text": (
+        lambda log: log.stage([b"a"], producer="p", batch=1, timeout="1"),
+        "timeout must be seconds",
+    ),
     "nothing staged": (lambda log: log.stage([], producer="p", batch=1), "at least one record"),
     "staged without a name": (lambda log: log.stage([b"a"], producer="", batch=1), "1 to 200"),
 }
@@ -87,6 +95,18 @@ NAMES: dict[str, tuple[Any, str]] = {
     "long in bytes": ("ü" * MAX_NAME_BYTES, "not 400"),
     "bytes": (b"billing", "must be str, not bytes"),
     "nothing": (None, "must be str"),
+}
+READS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "place instead of a record": (lambda reader: reader.commit(1), "commit takes a record"),
+    "no records": (lambda reader: reader.read_batch(0), "max_records must be an int of at least 1"),
+    "text as a number": (lambda reader: reader.read_batch("9"), "max_records must be an int"),
+    "no bytes": (lambda reader: reader.read_batch(max_bytes=0), "max_bytes must be an int"),
+    "text as seconds": (lambda reader: reader.read_batch(timeout="1"), "timeout must be seconds"),
+    "seconds of no number": (lambda reader: reader.wait(float("nan")), "timeout must be seconds"),
+    "seconds of a truth": (
+        lambda reader: list(reader.follow(timeout=True)),
+        "timeout must be seconds",
+    ),
 }
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "mode": ({"mode": "w"}, 'mode must be "a" or "r"'),
@@ -126,6 +146,33 @@ def test_bad_argument_is_refused_and_changes_nothing(world: World, case: str) ->
     assert values(log) == [b"one", b"two"]
     assert [info.name for info in log.readers()] == ["billing"]
     assert log.append(b"three") == 2
+
+
+@pytest.mark.parametrize("case", READS)
+def test_bad_argument_of_a_reader_is_refused_and_delivers_nothing(world: World, case: str) -> None:
+    """Each is an `InvalidInputError`; the reader stands where it stood, committed too."""
+    call, message = READS[case]
+    with filled(world).reader("billing") as reader:
+        reader.read_batch(1)
+        reader.commit()
+        if case.startswith("seconds of a"):
+            reader.read_batch()
+        before = reader.sequence
+        with pytest.raises(InvalidInputError, match=message):
+            call(reader)
+        assert (reader.sequence, reader.committed_sequence) == (before, 1)
+
+
+def test_batch_used_a_second_time_is_refused(world: World) -> None:
+    """Behind its block nothing is collected that nobody appends, and nothing is appended twice."""
+    log = world.open()
+    with log.batch() as batch:
+        batch.append(b"a")
+    with pytest.raises(InvalidInputError, match="block only"):
+        batch.append(b"b")
+    with pytest.raises(InvalidInputError, match="used once"):
+        batch.__enter__()
+    assert values(log) == [b"a"]
 
 
 @pytest.mark.parametrize("case", NAMES)
@@ -248,9 +295,10 @@ def test_batch_refuses_bad_input_at_once_and_appends_nothing(world: World) -> No
     """The error comes from the line that made the mistake."""
     log = filled(world)
     batch = log.batch()
-    batch.append(b"good")
-    with pytest.raises(InvalidInputError), batch:
-        batch.append("bad")  # type: ignore[arg-type]
+    collected: list[Any] = [b"good", "bad"]
+    with pytest.raises(InvalidInputError, match="encode it first"), batch:
+        list(map(batch.append, collected))
+    assert len(batch) == 1
     assert batch.sequences is None
     assert values(log) == [b"one", b"two"]
 

@@ -121,7 +121,7 @@ def test_read_batch_keeps_its_limits(world: World) -> None:
         assert sequences(reader.read_batch(2, max_bytes=10_000)) == [7, 8]
         assert sequences(reader.read_batch()) == [9]
         assert reader.read_batch(timeout=0) == []
-        with pytest.raises(InvalidInputError, match="max_records must be at least 1"):
+        with pytest.raises(InvalidInputError, match="max_records must be an int of at least 1"):
             reader.read_batch(0)
 
 
