@@ -813,11 +813,11 @@ native_read_batches(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
     }
     found = PyList_New(0);
     while (found != NULL) {
-        const uint8_t *body = (const uint8_t *)view.buf + position + HEADER_BYTES;
         space = frame_at(&view, position, view.len, seed, &header);
         if (space == 0 || header.sequence != sequence || header.flags & ~(MORE | EXPLICIT)
             || header.count < 2 || header.count < least || header.count > limit
-            || !holds_values(body, header.frame_bytes - HEADER_BYTES, header.count)) {
+            || !holds_values((const uint8_t *)view.buf + position + HEADER_BYTES,
+                             header.frame_bytes - HEADER_BYTES, header.count)) {
             break;
         }
         if (append_new(found, Py_BuildValue("nIIL", position, header.frame_bytes, header.count,
