@@ -419,6 +419,7 @@ publish(Tip *self, Store *store, int stores)
     self->position = ALIGNED(stop);
     self->sequence++;
     __atomic_store_n((uint64_t *)store->next.buf, (uint64_t)self->sequence, __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the caller looks next whether somebody sleeps */
     return sequence;
 }
 
