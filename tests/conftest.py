@@ -7,7 +7,12 @@ A skip or an expected failure is fine on somebody's laptop. With `CI=true` it is
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import hypothesis
@@ -30,6 +35,25 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") == "true" else "default")
 )
+
+
+def _can_compile() -> bool:
+    """True where a C compiler and Python's headers are."""
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    return shutil.which(shlex.split(command)[0]) is not None and headers.exists()
+
+
+#: Without a compiler there is nothing compiled to test. With one, a module that is missing fails.
+collect_ignore: Final = (
+    [] if find_spec("headwater._native") or _can_compile() else ["unit/test_native.py"]
+)
+
+
+def pytest_report_header() -> str:
+    """What runs under the tests."""
+    return "headwater: " + ("pure Python, no C compiler here" if collect_ignore else "compiled")
+
 
 # A shell that starts the suite in the background has it ignore Ctrl-C, and so every process of it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -93,3 +93,24 @@ signal.raise_signal(signal.SIGINT)
         check=False,
     )
     assert "KeyboardInterrupt" in outcome.stderr
+
+
+def test_tests_of_compiled_code_without_a_compiler_are_left_out_and_it_says_so() -> None:
+    """Where nothing can be compiled there is nothing to test; where it can, its absence fails."""
+    code = """
+import importlib.util, os
+os.environ["CC"] = "/nowhere/cc"
+spec = importlib.util.spec_from_file_location("conftest", CONFTEST)
+found = importlib.util.module_from_spec(spec)
+importlib.util.find_spec = lambda name: None
+spec.loader.exec_module(found)
+print((found.collect_ignore, found.pytest_report_header()))
+"""
+    outcome = subprocess.run(
+        [sys.executable, "-c", code.replace("CONFTEST", repr(str(CONFTEST)))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = ["unit/test_native.py"], "headwater: pure Python, no C compiler here"
+    assert outcome.stdout.strip() == repr(expected)
