@@ -833,9 +833,20 @@ native_read_batches(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
     return found;
 }
 
+PyDoc_STRVAR(fence_doc, "fence()\n--\n\n"
+"A full memory barrier: what was stored before is seen before anything is loaded after.");
+
+static PyObject *
+native_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    Py_RETURN_NONE;
+}
+
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
+    {"fence", native_fence, METH_NOARGS, fence_doc},
     {"crc32", (PyCFunction)(void (*)(void))native_crc32, METH_FASTCALL, crc32_doc},
     {"pack_values", (PyCFunction)(void (*)(void))native_pack_values, METH_FASTCALL,
      pack_values_doc},

@@ -71,11 +71,12 @@ def prepare_next(writer: Writer, segment_id: int) -> None:
     """Reserve the file of a segment to come. A full disk is a `StorageError`.
 
     One thread at a time: who is refused cuts the file back, and must not cut what another was
-    given.
+    given. Who comes too late finds that it is no segment to come any more.
     """
     path = segment_path(writer.home.folder, segment_id)
     with writer.preparing:
-        prepare_segment(writer.home.fs, path, writer.segment.header.segment_bytes)
+        if segment_id > writer.segment_id:
+            prepare_segment(writer.home.fs, path, writer.segment.header.segment_bytes)
 
 
 def begin_segment(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
-from headwater.errors import PoisonedError, StorageError, UnsupportedError
+from headwater.errors import LockedError, PoisonedError, StorageError, UnsupportedError
 from headwater.fs import replace_file
 
 if TYPE_CHECKING:
@@ -227,8 +227,14 @@ class PointerSlots:
 
         The flip before this one may have died, or failed, before its sync: the disk may still name
         the copy that is about to be overwritten. Unless this object flipped it durably itself, the
-        pointer is written and synced again first.
+        pointer is written and synced again first. Raises `LockedError` when `old` is not current
+        any more: a lock does not keep out a signal handler of the thread that holds it.
         """
+        if self.pointer() != bytes([current]) or self.content(current) != old:
+            raise LockedError(
+                f"{self._path}: changed from inside a signal handler while it was being changed; "
+                "nothing was written: do it again"
+            )
         if self._durable != (current, crc32(old)):
             self._point(current)
         self._durable = None

@@ -3,8 +3,9 @@
 A waiter owns a byte in the shared state and a bell, a named pipe in `wake/`. Falling asleep: set
 the byte, set the wake word, look once more, sleep on the bell. Publishing: store the record, read
 the wake word; if it is set, clear it, then ring everybody whose byte is set. Each side writes
-before it reads, with a full memory barrier in between (taking a lock is one), so at least one of
-the two sees the other, and no wake-up is lost. The safety re-check only guards against the unknown.
+before it reads, with a full memory barrier in between, so at least one of the two sees the other,
+and no wake-up is lost. The safety re-check only guards against the unknown, and without the
+compiled module against processors on which a lock is no full barrier (it is one on x86-64).
 """
 
 from __future__ import annotations
@@ -17,11 +18,29 @@ from headwater._limits import MAX_WAITERS, SAFETY_RECHECK_S
 from headwater._state import WAKE
 from headwater.errors import StorageError
 
+try:
+    from headwater._native import fence
+except ImportError:
+
+    def fence() -> None:
+        """Not compiled: the lock that was taken or given back just before has to do."""
+
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headwater._state import State
     from headwater.fs import Bell, FileSystem
+
+__all__ = [
+    "POLL_S",
+    "WAKE_FOLDER",
+    "Waiter",
+    "bell_path",
+    "fence",
+    "ring_everybody",
+    "wake_sleepers",
+]
 
 logger = logging.getLogger("headwater")
 
@@ -98,7 +117,7 @@ class Waiter:
             self._state.set_asleep(self._index, asleep=True)
             self._state.quads[WAKE] = 1
             with self._barrier:
-                pass
+                fence()
 
     def disarm(self) -> None:
         """Take the announcement back and forget rings that came in between."""

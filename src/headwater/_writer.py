@@ -46,7 +46,7 @@ from headwater._marks import CONTROL, Control
 from headwater._segment import FIRST_FRAME, WARM_BYTES
 from headwater._state import NEXT, WAKE
 from headwater._tip import PlainTip, Tip
-from headwater._wakeup import wake_sleepers
+from headwater._wakeup import fence, wake_sleepers
 from headwater._walk import published_end
 from headwater.errors import (
     ClosedError,
@@ -241,6 +241,7 @@ class Writer(Tip):
         if sequence < 0:
             with self.lock:
                 sequence = self._place(encode(to_batch([value]), self.capacity)[0])
+        fence()
         return sequence
 
     def _append_checked(
@@ -306,6 +307,7 @@ class Writer(Tip):
         return self._acknowledge(range(first, first + written.records))
 
     def _acknowledge(self, written: range) -> range:
+        fence()
         if self.quads[WAKE]:
             self.wake()
         if self._mode == "sync":
@@ -539,6 +541,7 @@ class Writer(Tip):
     def wake(self) -> None:
         """Something was published or became durable: rouse whoever sleeps on it."""
         self.vouched = self.syncer.durable
+        fence()
         if self.quads[WAKE]:
             wake_sleepers(self.home.fs, self.home.folder, self.state, self.lock)
 

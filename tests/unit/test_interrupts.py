@@ -14,11 +14,12 @@ import headwater
 from headwater import _roll, _writer
 from headwater._durability import Syncer
 from headwater._frame import aligned, pack_words
+from headwater._manifest_store import ManifestWriter
 from headwater._marks import Producers
 from headwater._verify import verify
 from headwater._walk import Walk
 from headwater._writer import Writer
-from headwater.errors import PoisonedError
+from headwater.errors import LockedError, PoisonedError
 from headwater.fs import real
 from headwater.fs._real import RealFile
 from tests.unit.world import World, values, world
@@ -26,6 +27,8 @@ from tests.unit.world import World, values, world
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from headwater._manifest import Manifest
 
 __all__ = ["world"]
 
@@ -246,3 +249,23 @@ def test_poisoned_log_keeps_no_frame_of_what_poisoned_it(
         log.append(b"b")
     gc.collect()
     assert alive[0]() is None
+
+
+def test_manifest_changed_by_a_signal_handler_is_not_overwritten(tmp_path: Path) -> None:
+    """The handler's change stays; the change that it came into is refused and may be repeated."""
+    with headwater.open(tmp_path / "log", durability="os") as log:
+        outer, inner = log._view.manifests, ManifestWriter(real(), log.path)
+
+        def add(manifest: Manifest) -> Manifest:
+            return manifest._replace(next_sequence=manifest.next_sequence + 1)
+
+        def interrupted(manifest: Manifest) -> Manifest:
+            inner.change(add)
+            return add(manifest)
+
+        with pytest.raises(LockedError, match="signal handler"):
+            outer.change(interrupted)
+        seen = [manifests.read_latest() for manifests in (inner, outer)]
+        assert [manifest and manifest.next_sequence for manifest in seen] == [1, 1]
+        assert outer.change(add).next_sequence == 2
+        outer.change(lambda manifest: manifest._replace(next_sequence=0))

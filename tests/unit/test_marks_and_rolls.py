@@ -158,6 +158,20 @@ def test_segment_prepared_by_two_at_once_is_not_cut_by_the_one_that_is_refused(
         assert path.stat().st_size == size
 
 
+def test_segment_prepared_too_late_is_not_made_again(world: World) -> None:
+    """Upkeep that was held up between looking and working leaves a deleted segment alone."""
+    log = world.open()
+    log.append(b"a")
+    log.roll()
+    log.append(b"b")
+    log.seek_reader("done", "latest")
+    assert log.cleanup() == [0]
+    prepare_next(log._writing().writer, 0)
+    assert 0 not in world.segment_ids()
+    prepare_next(log._writing().writer, 2)
+    assert 2 in world.segment_ids()
+
+
 # --- segments without records ---------------------------------------------------------------------
 
 
