@@ -9,22 +9,35 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter, thread_time
-
-import lmdb
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 import headwater
 from headwater._crc import CRC_FROM
+from headwater_bench import _servers
 from headwater_bench._anatomy import anatomy
-from headwater_bench._data import VALUE_BYTES, Sizes
-from headwater_bench._place import kind_of_disk, refuse_memory
+from headwater_bench._data import Sizes
+from headwater_bench._place import kind_of_disk, refuse_memory, sync_seconds
 from headwater_bench._rounds import run_rounds
-from headwater_bench._table import as_json, as_text, contenders, results, rows
+from headwater_bench._suites import SUITES, comparisons_of
+from headwater_bench._table import as_json, as_text, results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headwater_bench._table import Comparison, Result
 
 ROUNDS = 5
-DEFAULT_RESULTS = Path(__file__).parents[1] / "results" / "core.json"
+_RESULTS = Path(__file__).parents[1] / "results"
+#: Distributions whose versions the first line tells.
+_PACKAGES = (
+    *("lmdb", "rocksdict", "persist-queue", "litequeue", "diskcache", "queuelib", "redis"),
+    *("nats-py", "pyarrow"),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,40 +46,75 @@ def main(arguments: list[str] | None = None) -> int:
     if options.anatomy:
         print(anatomy(1000 if options.tiny else 200_000))
         return 0
+    if options.no_servers:
+        _servers.left_out.append("left out by --no-servers")
+    elif options.install_servers:
+        for refusal in _servers.install():
+            print(refusal, file=sys.stderr)
     base = Path(options.folder).resolve()
     # A size to try things out says nothing, wherever it runs.
     disk = kind_of_disk(base) if options.tiny else refuse_memory(base)
+    sync_s = sync_seconds(base)
+    print(_about(options, disk, sync_s))
+    status = 0
+    for suite in options.suites.split(","):
+        found = _run(suite, options, base, sync_s)
+        print(f"\n{suite}: best of {options.rounds} rounds, and the median; less is better\n")
+        print(as_text(found))
+        for name, why in dict.fromkeys((row.peer, row.missing) for row in found if row.missing):
+            print(f"missing: {name}: {why}")
+        options.results.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(as_json(found), indent=1) + "\n"
+        (options.results / f"{suite}.json").write_text(text, "utf-8")
+        status |= int(options.strict and any(row.met is False for row in found))
+    return status
+
+
+def _run(suite: str, options: argparse.Namespace, base: Path, sync_s: float) -> list[Result]:
     sizes = Sizes.tiny() if options.tiny else Sizes()
     clock = thread_time if options.cpu else perf_counter
-    table = rows(sizes)
-    wanted = {name for row in table if options.only in row.name for name in (row.ours, row.peer)}
-    running = [contender for contender in contenders(sizes) if contender.name in wanted]
-    folder = Path(tempfile.mkdtemp(prefix="headwater-bench-", dir=base))
-    try:
-        timings = run_rounds(running, folder, options.rounds, clock)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    found = results([row for row in table if row.ours in timings and row.peer in timings], timings)
+    found: list[Result] = []
+    for comparison in _wanted(comparisons_of(suite, sizes, sync_s), options.only):
+        print(f"{suite}: {comparison.title} ...", file=sys.stderr, flush=True)
+        folder = Path(tempfile.mkdtemp(prefix="headwater-bench-", dir=base))
+        try:
+            measured = run_rounds(comparison.contenders, folder, options.rounds, clock)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        found += results(comparison.rows, measured)
+    return found
+
+
+def _wanted(comparisons: Iterator[Comparison], only: str) -> Iterator[Comparison]:
+    """The rows whose name holds a text, with those whom they need."""
+    for comparison in comparisons:
+        rows = [row for row in comparison.rows if only in row.name]
+        figures = [f"{figure} " for row in rows for figure in (row.ours, row.peer)]
+        contenders = [
+            contender
+            for contender in comparison.contenders
+            if any(figure.startswith(f"{contender.name} ") for figure in figures)
+        ]
+        if rows:
+            yield replace(comparison, rows=rows, contenders=contenders)
+
+
+def _about(options: argparse.Namespace, disk: str, sync_s: float) -> str:
+    """What was measured where."""
     about = {
         "headwater": headwater.__version__,
         "python": platform.python_version(),
-        "lmdb": ".".join(map(str, lmdb.version())),
-        "sqlite": sqlite3.sqlite_version,
-        "pyarrow": pa.__version__,
-        "crc": CRC_FROM,
         "machine": platform.machine(),
         "disk": disk,
-        "rounds": options.rounds,
+        "fdatasync p50": f"{sync_s * 1e6:.0f} us",
         "clock": "processor" if options.cpu else "wall",
-        "value_bytes": VALUE_BYTES,
+        "crc": CRC_FROM,
+        "sqlite": sqlite3.sqlite_version,
     }
-    print(", ".join(f"{name} {value}" for name, value in about.items()))
-    print(f"time for one record or open; best of {options.rounds} rounds, and the median")
-    print(as_text(found))
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"about": about, "rows": as_json(found)}
-    options.results.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-    return int(options.strict and any(result.met is False for result in found))
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            about[package] = version(package)
+    return ", ".join(f"{name} {value}" for name, value in about.items())
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -75,13 +123,21 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often everybody runs")
     parser.add_argument("--cpu", action="store_true", help="processor time, for a busy machine")
     parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--suites", default=",".join(SUITES), help="tables, with commas between")
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
     parser.add_argument("--strict", action="store_true", help="status 1 when a goal is missed")
     parser.add_argument("--anatomy", action="store_true", help="only show what an append costs")
-    parser.add_argument("--results", type=Path, default=DEFAULT_RESULTS, help="for the numbers")
+    parser.add_argument("--no-servers", action="store_true", help="leave out Redis and NATS")
+    parser.add_argument(
+        "--install-servers", action="store_true", help="as root, with apt-get, where missing"
+    )
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="folder for the numbers")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    unknown = [suite for suite in options.suites.split(",") if suite not in SUITES]
+    if unknown:
+        parser.error(f"--suites: there is no {unknown[0]}, only {', '.join(SUITES)}")
     return options
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import statistics
+import tempfile
 from pathlib import Path
+from time import perf_counter
 
 MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+_SYNCS = 100
 
 
 def kind_of_disk(folder: Path, mounts: str | None = None) -> str:
@@ -35,3 +40,23 @@ def refuse_memory(folder: Path, mounts: str | None = None) -> str:
             f"{folder} is on {kind}, where a sync costs nothing: give --folder on a real disk"
         )
     return kind
+
+
+def datasync():  # noqa: ANN201 - a function of the platform
+    """What makes the bytes of a descriptor durable here."""
+    return getattr(os, "fdatasync", os.fsync)
+
+
+def sync_seconds(folder: Path) -> float:
+    """Median time of an fdatasync behind a write of 100 bytes to reserved blocks."""
+    sync, times = datasync(), []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(bytes(_SYNCS * 100))
+        sync(file.fileno())
+        file.seek(0)
+        for number in range(_SYNCS):
+            file.write(bytes([number]) * 100)
+            started = perf_counter()
+            sync(file.fileno())
+            times.append(perf_counter() - started)
+    return statistics.median(times)

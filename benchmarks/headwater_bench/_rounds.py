@@ -1,7 +1,8 @@
 """Interleaved rounds: everybody runs once, then everybody again, so that a slow minute hits all.
 
 A contender prepares outside the clock, runs inside it, and cleans up outside again. The garbage
-collector rests while the clock runs, for everybody, as in `timeit`.
+collector rests while the clock runs, for everybody, as in `timeit`. Whoever cannot be started is
+left out of the rounds and named, never forgotten.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import shutil
 import statistics
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Clock = Callable[[], float]
+
+
+class PeerMissing(Exception):  # noqa: N818 - a finding, not a fault of the run
+    """A peer that is not installed, or cannot be started; says why."""
 
 
 class Contender:
@@ -31,7 +37,7 @@ class Contender:
     clock: Clock = perf_counter
 
     def prepare(self, folder: Path) -> None:
-        """Get ready in a folder; not timed."""
+        """Get ready in a folder; not timed. Raises `PeerMissing`."""
 
     def run(self) -> int:
         """The timed part; returns the number of operations."""
@@ -39,6 +45,10 @@ class Contender:
 
     def finish(self) -> None:
         """Let go; not timed."""
+
+    def figures(self, seconds: float, operations: int) -> dict[str, float]:
+        """What the last round has shown; the figure without a name is ns for one operation."""
+        return {"": seconds / operations * 1e9}
 
     def must_be(self, found: int, expected: int, what: str = "records") -> None:
         """End the run when a contender did not do what it is measured for."""
@@ -48,50 +58,81 @@ class Contender:
 
 @dataclass
 class Timing:
-    """Seconds per operation, one number for each round."""
+    """One figure of one contender, a number for each round; less is better."""
 
-    name: str
-    seconds: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
 
     @property
     def best(self) -> float:
-        """The quickest round."""
-        return min(self.seconds)
+        """The best round."""
+        return min(self.rounds)
 
     @property
     def median(self) -> float:
         """The round in the middle."""
-        return statistics.median(self.seconds)
+        return statistics.median(self.rounds)
+
+
+@dataclass
+class Measured:
+    """What the rounds have shown."""
+
+    #: Name of a contender, and of its figure if it has one -> what was measured.
+    timings: dict[str, Timing] = field(default_factory=dict)
+    #: Name of a contender -> why it did not take part.
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def note(self, name: str, figures: dict[str, float]) -> None:
+        """Keep the figures of one round."""
+        for figure, value in figures.items():
+            self.timings.setdefault(f"{name} {figure}".rstrip(), Timing()).rounds.append(value)
+
+    def why_missing(self, figure: str) -> str | None:
+        """Why there is nothing of the contender that the figure belongs to; None when there is."""
+        return next(
+            (why for name, why in self.missing.items() if f"{figure} ".startswith(f"{name} ")), None
+        )
 
 
 def run_rounds(
     contenders: Sequence[Contender], folder: Path, rounds: int, clock: Clock = perf_counter
-) -> dict[str, Timing]:
+) -> Measured:
     """Every contender once for each round; each round starts with another one."""
+    measured = Measured()
     for contender in contenders:
         contender.clock = clock
-    timings = {contender.name: Timing(contender.name) for contender in contenders}
     for number in range(rounds):
         shift = number % len(contenders)
         for contender in [*contenders[shift:], *contenders[:shift]]:
-            timings[contender.name].seconds.append(_timed(contender, folder / contender.name))
-    return timings
+            if contender.name in measured.missing:
+                continue
+            place = folder / contender.name.replace("/", "-")
+            try:
+                measured.note(contender.name, _one_round(contender, place))
+            except PeerMissing as error:
+                measured.missing[contender.name] = str(error)
+    return measured
 
 
-def _timed(contender: Contender, folder: Path) -> float:
+def _one_round(contender: Contender, folder: Path) -> dict[str, float]:
     if not contender.keeps_folder:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    contender.prepare(folder)
-    gc.collect()
-    gc.disable()
     try:
-        started = contender.clock()
-        operations = contender.run()
-        seconds = contender.clock() - started - contender.idle_s
-    finally:
-        gc.enable()
+        contender.prepare(folder)
+        gc.collect()
+        gc.disable()
+        try:
+            started = contender.clock()
+            operations = contender.run()
+            seconds = contender.clock() - started - contender.idle_s
+        finally:
+            gc.enable()
+    except BaseException:
+        with suppress(Exception):  # what went wrong first is what matters; servers are stopped
+            contender.finish()
+        raise
     contender.finish()
     if not contender.keeps_folder:
         shutil.rmtree(folder)
-    return seconds / operations
+    return contender.figures(seconds, operations)

@@ -1,122 +1,95 @@
-"""Rows: which of ours stands against which peer, and the ratio that is the goal."""
+"""Rows: which of ours stands against which peer, the ratio that is the goal, and how it looks."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from headwater_bench._headwater import (
-    Append,
-    AppendMany,
-    AppendSync,
-    Arrow,
-    ArrowOfSingles,
-    Open,
-    Values,
-)
-from headwater_bench._peers import (
-    LmdbBatch,
-    LmdbPut,
-    LmdbPutAppend,
-    LmdbPutMany,
-    LmdbPutSync,
-    LmdbScan,
-    LmdbScanValues,
-    RawWrite,
-    SqliteInsert,
-    SqliteInsertSync,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater_bench._data import Sizes
-    from headwater_bench._rounds import Contender, Timing
+    from headwater_bench._rounds import Contender, Measured, Timing
+
+#: Units, and how many of each make the next.
+_SCALES = {
+    "ns": (("ns", 1e3), ("us", 1e3), ("ms", 1e3), ("s", float("inf"))),
+    "bytes": (("B", 1024), ("KiB", 1024), ("MiB", float("inf"))),
+    "% cpu": (("%", float("inf")),),
+}
+#: What a figure of zero counts as in a ratio.
+_LEAST = 1e-3
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `ratio` says how many times quicker than the peer we are."""
+    """One comparison; the ratio says how many times less than the peer we take."""
 
     name: str
+    #: A contender, and its figure if it has several.
     ours: str
-    peer: str
+    #: The same; a number is a limit.
+    peer: str | float
     #: None: shown, no goal.
     goal: float | None = None
+    unit: str = "ns"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders whose rounds are interleaved, and the rows that they are measured for."""
+
+    title: str
+    contenders: Sequence[Contender]
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A row with its numbers: nanoseconds per operation, best and median of the rounds."""
+    """A row with its numbers: the best round of both, and the medians. Less is better."""
 
     name: str
-    headwater_ns: float
-    headwater_median_ns: float
+    headwater: float | None
+    unit: str
     peer: str
-    peer_ns: float
-    peer_median_ns: float
-    ratio: float
-    ratio_of_medians: float
+    peer_value: float | None
+    ratio: float | None
     goal: float | None
     met: bool | None
+    headwater_median: float | None
+    peer_median: float | None
+    ratio_of_medians: float | None
+    #: Why there is nothing to compare with.
+    missing: str | None = None
 
 
-def contenders(sizes: Sizes) -> list[Contender]:
-    """Everybody who takes part, once."""
-    single = (Append, LmdbPut, LmdbPutAppend, SqliteInsert)
-    batched = (AppendMany, LmdbBatch, LmdbPutMany, RawWrite)
-    reading = (Arrow, Values, ArrowOfSingles, LmdbScan, LmdbScanValues)
-    synced = (AppendSync, LmdbPutSync, SqliteInsertSync)
-    return [
-        *(kind(sizes) for kind in (*single, *batched, *reading, *synced)),
-        Open(sizes, sizes.few),
-        Open(sizes, sizes.many),
-    ]
-
-
-def rows(sizes: Sizes) -> list[Row]:
-    """The table, from top to bottom."""
-    many, few = f"open-{sizes.many}", f"open-{sizes.few}"
-    return [
-        Row("append, mode os", "append", "lmdb-put", 2.5),
-        Row("append, mode os", "append", "sqlite-insert", 10),
-        Row("append, mode os", "append", "lmdb-put-append"),
-        Row("append_many(1000), mode os", "append_many", "lmdb-1000-puts", 15),
-        Row("append_many(1000), mode os", "append_many", "raw-write", 0.5),
-        Row("append_many(1000), mode os", "append_many", "lmdb-putmulti"),
-        Row("to_arrow of append_many(1000)", "to_arrow", "lmdb-scan", 12),
-        Row("to_arrow of append_many(1000)", "to_arrow", "lmdb-scan-values"),
-        Row("values of append_many(1000)", "values", "lmdb-scan", 1),
-        Row("values of append_many(1000)", "values", "lmdb-scan-values"),
-        Row("to_arrow of single appends", "to_arrow-singles", "lmdb-scan", 0.3),
-        Row("to_arrow of single appends", "to_arrow-singles", "lmdb-scan-values"),
-        Row(f"open, {sizes.many} sealed segments", many, few, 1 / 3),
-        Row("append, mode sync", "append-sync", "lmdb-put-sync"),
-        Row("append, mode sync", "append-sync", "sqlite-insert-sync"),
-    ]
-
-
-def results(table: Sequence[Row], timings: dict[str, Timing]) -> list[Result]:
+def results(rows: Sequence[Row], measured: Measured) -> list[Result]:
     """The rows with their numbers. The ratio compares the best rounds."""
-    found = []
-    for row in table:
-        ours, peer = timings[row.ours], timings[row.peer]
-        ratio = peer.best / ours.best
-        found.append(
-            Result(
-                row.name,
-                ours.best * 1e9,
-                ours.median * 1e9,
-                row.peer,
-                peer.best * 1e9,
-                peer.median * 1e9,
-                ratio,
-                peer.median / ours.median,
-                row.goal,
-                None if row.goal is None else ratio >= row.goal,
-            )
+    return [_result(row, measured) for row in rows]
+
+
+def _result(row: Row, measured: Measured) -> Result:
+    limited = isinstance(row.peer, float)
+    name = "limit" if limited else row.peer
+    why = measured.why_missing(row.ours) or (None if limited else measured.why_missing(row.peer))
+    ours = measured.timings.get(row.ours)
+    peer_best, peer_median = (row.peer, row.peer) if limited else _both(measured, row.peer)
+    best, median = _both(measured, row.ours)
+    if why or ours is None:
+        met = None if row.goal is None else False
+        return Result(
+            row.name, best, row.unit, name, None, None, row.goal, met, median, None, None, why
         )
-    return found
+    ratio = peer_best / max(best, _LEAST)
+    met = None if row.goal is None else ratio >= row.goal
+    medians = peer_median / max(median, _LEAST)
+    return Result(
+        row.name, best, row.unit, name, peer_best, ratio, row.goal, met, median, peer_median, medians
+    )
+
+
+def _both(measured: Measured, name: str) -> tuple[float | None, float | None]:
+    timing: Timing | None = measured.timings.get(name)
+    return (None, None) if timing is None else (timing.best, timing.median)
 
 
 def as_json(found: Sequence[Result]) -> list[dict[str, object]]:
@@ -140,22 +113,30 @@ def as_text(found: Sequence[Result]) -> str:
 
 
 def _cells(result: Result) -> tuple[str, ...]:
+    unit = result.unit
     return (
         result.name,
-        _time(result.headwater_ns),
-        _time(result.headwater_median_ns),
+        _quantity(result.headwater, unit),
+        _quantity(result.headwater_median, unit),
         result.peer,
-        _time(result.peer_ns),
-        _time(result.peer_median_ns),
-        f"{result.ratio:.2f}x",
-        f"{result.ratio_of_medians:.2f}x",
-        "-" if result.goal is None else f"{result.goal:.2f}x",
+        "missing" if result.missing else _quantity(result.peer_value, unit),
+        _quantity(result.peer_median, unit),
+        _times(result.ratio),
+        _times(result.ratio_of_medians),
+        _times(result.goal),
         {None: "-", True: "yes", False: "NO"}[result.met],
     )
 
 
-def _time(nanoseconds: float) -> str:
-    for limit, unit in ((1e3, "ns"), (1e6, "us"), (1e9, "ms")):
-        if nanoseconds < limit:
-            return f"{nanoseconds * 1e3 / limit:.1f} {unit}"
-    return f"{nanoseconds / 1e9:.2f} s"
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _quantity(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    for name, limit in _SCALES[unit]:
+        if value < limit:
+            return f"{value:.1f} {name}"
+        value /= limit
+    raise AssertionError(unit)
