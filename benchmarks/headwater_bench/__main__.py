@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import headwater
 from headwater._crc import CRC_FROM
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.anatomy:
         print(anatomy(1000 if options.tiny else 200_000))
         return 0
+    signal.signal(signal.SIGTERM, _end)  # folders are removed and servers stopped then too
     if options.no_servers:
         _servers.left_out.append("left out by --no-servers")
     elif options.install_servers:
@@ -68,6 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
         (options.results / f"{suite}.json").write_text(text, "utf-8")
         status |= int(options.strict and any(row.met is False for row in found))
     return status
+
+
+def _end(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _run(suite: str, options: argparse.Namespace, base: Path, sync_s: float) -> list[Result]:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _MS = 1e6
 _US = 1e3
 _SIZES = (64, 256, 1024, 4096)
+#: Below this a sync is over before many threads have come to share it.
+_QUICK_SYNC_S = 500e-6
 _BATCHES = (1, 8, 32, 128, 1000)
 _THREADS = (1, 4, 16)
 #: Everybody who can append at a level, quickest guess first.
@@ -122,9 +124,10 @@ def _append(sizes: Sizes, level: str, size: int) -> Comparison:
     name = f"append, mode {level}, {size} bytes"
 
     def contender(store: Store) -> AppendEach:
+        if level == "sync" or store.always_syncs:
+            return AppendEach(store, sizes.synced, size)
         count = sizes.quick if store.is_quick else sizes.slow
-        count = sizes.synced if level == "sync" else _data.sized(count, size)
-        return AppendEach(store, count, size)
+        return AppendEach(store, _data.sized(count, size), size)
 
     ours = contender(Headwater(level))
     peers = {kind: contender(kind(level)) for kind in _PEERS[level]}
@@ -167,11 +170,13 @@ def _synced_batch(sizes: Sizes, records: int) -> Comparison:
 
 def _threads(sizes: Sizes, sync_s: float) -> Iterator[Comparison]:
     """Threads against one thread, and against the same threads of others."""
-    slow = sync_s < 500e-6  # quicker than any two threads can meet
+    slow = sync_s < _QUICK_SYNC_S
     for kind, has_goal in ((Headwater, not slow), (SlowHeadwater, slow)):
         if kind is SlowHeadwater and not slow:
             continue
-        ours = {count: AppendThreads(kind("sync"), count, sizes.for_each_thread) for count in _THREADS}
+        ours = {
+            count: AppendThreads(kind("sync"), count, sizes.for_each_thread) for count in _THREADS
+        }
         delay = ", fdatasync + 1 ms" if kind is SlowHeadwater else ""
         rows = [
             Row(
@@ -257,7 +262,7 @@ def _open(sizes: Sizes) -> Comparison:
 
 
 def _rolls(sizes: Sizes) -> Iterator[Comparison]:
-    """Goals on the synced batches and on single appends; the figures beside them without."""
+    """Every call is timed; those that rolled against those that did not."""
     for durability, records in (("sync", 1000), ("os", 1), ("os", 1000)):
         ours = Rolls(sizes, durability, records)
         what = "append" if records == 1 else f"batch of {records}"
@@ -265,14 +270,14 @@ def _rolls(sizes: Sizes) -> Iterator[Comparison]:
         rows = [
             Row(
                 f"{name}, {figure}",
-                f"{ours.name} roll {figure}",
+                f"{ours.name} rolling {figure}",
                 f"{ours.name} steady {'p50' if figure == 'p99' else figure}",
                 1 / 5 if durability == "sync" and figure == "p99" else None,
             )
             for figure in ("p50", "p99", "max")
         ]
         if durability == "os":
-            rows.append(Row(f"{name}, p99", f"{ours.name} roll p99", 20 * _MS, 1))
+            rows.append(Row(f"{name}, p99", f"{ours.name} rolling p99", 20 * _MS, 1))
         yield Comparison(name, [ours], rows)
 
 
@@ -282,7 +287,11 @@ def _tail(sizes: Sizes) -> Comparison:
     rows = [Row("append to a reader elsewhere, p50", f"{ours.name} p50", 100 * _US, 1)]
     for figure in ("p50", "p99"):
         rows += [
-            Row(f"append to a reader elsewhere, {figure}", f"{ours.name} {figure}", f"{peer.name} {figure}")
+            Row(
+                f"append to a reader elsewhere, {figure}",
+                f"{ours.name} {figure}",
+                f"{peer.name} {figure}",
+            )
             for peer in peers
         ]
     for figure, who in (("idle reader", "reader"), ("idle writer", "writer or server")):

@@ -22,7 +22,7 @@ class Sizes:
     #: Records appended one by one without a sync, by who takes a microsecond for each.
     quick: int = 100_000
     #: The same, by who takes ten or more.
-    slow: int = 3000
+    slow: int = 1000
     #: Records that wait for the disk one by one, and batches that do.
     synced: int = 300
     #: Batches of 1,000 records: without a sync, and to be read.
@@ -79,7 +79,7 @@ def values(count: int, size: int = VALUE_BYTES) -> list[bytes]:
 
 
 @cache
-def _pool(size: int) -> tuple[random.Random, list[bytes]]:
+def _pool(_: int) -> tuple[random.Random, list[bytes]]:
     return random.Random(20), []
 
 

@@ -12,6 +12,7 @@ from headwater_bench._rounds import Contender, PeerMissing
 from headwater_bench._worlds import make_sealed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from headwater_bench._data import Sizes
@@ -71,11 +72,21 @@ class _InChild(Contender):
     """Something that another process finds out about itself and prints, as one number."""
 
     arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str]
+
+    def prepare(self, folder: Path) -> None:
+        """Keep compiled modules here, so that none is compiled twice, whatever is set."""
+        self.environment = environment() | {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def run(self) -> int:
         """Ask it."""
         done = subprocess.run(
-            python(*self.arguments), env=environment(), capture_output=True, text=True, check=False
+            python(*self.arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         said = done.stderr.strip().splitlines()
         if done.returncode:
@@ -87,9 +98,18 @@ class _InChild(Contender):
 class Import(_InChild):
     """`import` in a new interpreter."""
 
+    keeps_folder = True
+
     def __init__(self, module: str) -> None:
         self.name = f"import {module}"
         self.arguments = ("-c", _IMPORT, module)
+
+    def prepare(self, folder: Path) -> None:
+        """Import it once, so that it is compiled and in the page cache."""
+        is_new = not any(folder.iterdir())
+        super().prepare(folder)
+        if is_new:
+            self.run()
 
     def figures(self, seconds: float, operations: int) -> dict[str, float]:  # noqa: ARG002
         """The time inside the interpreter, without its own start."""
@@ -105,6 +125,7 @@ class Memory(_InChild):
 
     def prepare(self, folder: Path) -> None:
         """Say where."""
+        super().prepare(folder)
         role = "headwater_bench._roles"
         self.arguments = ("-m", role, "memory", self.kind, str(folder), str(self.count))
 

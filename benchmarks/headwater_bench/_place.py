@@ -7,6 +7,10 @@ import statistics
 import tempfile
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 _SYNCS = 100
@@ -42,7 +46,7 @@ def refuse_memory(folder: Path, mounts: str | None = None) -> str:
     return kind
 
 
-def datasync():  # noqa: ANN201 - a function of the platform
+def datasync() -> Callable[[int], None]:
     """What makes the bytes of a descriptor durable here."""
     return getattr(os, "fdatasync", os.fsync)
 

@@ -31,7 +31,7 @@ class Rolls(Contender):
     """Append without a pause until so many segments are full, and time every call."""
 
     def __init__(self, sizes: Sizes, durability: str, records: int) -> None:
-        self.name = f"rolls {durability} {records}"
+        self.name = f"headwater {durability} x{records}"
         self.durability, self.records = durability, records
         self.sizes = sizes
         #: Enough calls to fill the segments: a frame of one has 40 bytes more, a batch 4 for each.
@@ -72,9 +72,9 @@ class Rolls(Contender):
     def figures(self, seconds: float, operations: int) -> dict[str, float]:  # noqa: ARG002
         """Percentiles of both kinds of calls, in ns."""
         return {
-            "roll p50": percentile(self.rolled, 50),
-            "roll p99": percentile(self.rolled, 99),
-            "roll max": max(self.rolled),
+            "rolling p50": percentile(self.rolled, 50),
+            "rolling p99": percentile(self.rolled, 99),
+            "rolling max": max(self.rolled),
             "steady p50": percentile(self.steady, 50),
             "steady p99": percentile(self.steady, 99),
             "steady max": max(self.steady),

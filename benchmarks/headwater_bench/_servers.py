@@ -56,12 +56,13 @@ def install() -> list[str]:
 
 def _apt_install(package: str) -> str:
     """Install one package; an empty text when that worked, else why not."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    program = shutil.which("apt-get")
+    if os.geteuid() != 0 or program is None:
         return "install it to have it in the table"
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "--yes", "--no-install-recommends", package]):
         done = subprocess.run(
-            ["apt-get", "--quiet", *command],
+            [program, "--quiet", *command],
             env=environment,
             capture_output=True,
             text=True,
@@ -121,9 +122,3 @@ class Server:
                 self._child.kill()
                 self._child.wait()
         self._output.close()
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used until now."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -75,15 +75,24 @@ def _result(row: Row, measured: Measured) -> Result:
     peer_best, peer_median = (row.peer, row.peer) if limited else _both(measured, row.peer)
     best, median = _both(measured, row.ours)
     if why or ours is None:
-        met = None if row.goal is None else False
         return Result(
-            row.name, best, row.unit, name, None, None, row.goal, met, median, None, None, why
+            row.name, best, row.unit, name, None, None, row.goal, None, median, None, None, why
         )
     ratio = peer_best / max(best, _LEAST)
     met = None if row.goal is None else ratio >= row.goal
     medians = peer_median / max(median, _LEAST)
     return Result(
-        row.name, best, row.unit, name, peer_best, ratio, row.goal, met, median, peer_median, medians
+        row.name,
+        best,
+        row.unit,
+        name,
+        peer_best,
+        ratio,
+        row.goal,
+        met,
+        median,
+        peer_median,
+        medians,
     )
 
 

@@ -27,7 +27,6 @@ class RawWrite(Store):
     def open(self, folder: Path) -> None:
         """Open the file."""
         self.file = (folder / "raw").open("ab", buffering=0)
-        self.written = 0
 
     def close(self) -> None:
         """Close the file."""
@@ -76,8 +75,7 @@ class PreparedRawWrite(RawWrite):
         return f"{super().label}, prepared file"
 
     def open(self, folder: Path) -> None:
-        """Open the file and keep where it is."""
-        self.folder = folder
+        """Open the file."""
         self.file = (folder / "raw").open("wb", buffering=0)
 
     def load(self, items: Sequence[bytes]) -> None:

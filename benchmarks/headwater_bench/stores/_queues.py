@@ -60,6 +60,7 @@ class PersistQueueSqlite(_Queue):
 
     name = "persist-queue"
     levels: ClassVar = {"os": "sqlite, syncs", "sync": "sqlite"}
+    always_syncs = True
 
     def open(self, folder: Path) -> None:
         """Open the queue."""

@@ -29,7 +29,6 @@ class RocksDb(Store):
         options = self.package.WriteOptions()
         options.sync = self.level == "sync"
         self.db.set_write_options(options)
-        self.stored = 0
 
     def close(self) -> None:
         """Close the database."""
@@ -38,7 +37,7 @@ class RocksDb(Store):
 
     def count(self) -> int:
         """Entries."""
-        return sum(1 for _ in self.db.keys())
+        return sum(1 for _ in self.db.values())
 
     def load(self, items: Sequence[bytes]) -> None:
         """Give each a key."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headwater_bench._rounds import PeerMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-#: A store with the batch size as it is: none.
-OS, INTERVAL, SYNC = "os", "interval", "sync"
+    from pathlib import Path
 
 
 def need(module: str, package: str = "") -> Any:  # noqa: ANN401 - whatever it is
@@ -34,12 +31,12 @@ class Store:
     name = ""
     #: Level -> what the store calls it.
     levels: ClassVar[dict[str, str]] = {}
-    #: True when an append without a sync takes about a microsecond, so that many are measured.
+    #: True when an append without a sync takes microseconds, so that many are measured.
     is_quick = False
-    #: True when the store gives back no space and no file on purpose when it is read.
-    is_read_by_taking = False
+    #: True when an append waits for the disk at every level.
+    always_syncs = False
 
-    def __init__(self, level: str = OS) -> None:
+    def __init__(self, level: str = "os") -> None:
         self.level = level
         self.setting = self.levels[level]
         self.items: Sequence[Any] = ()
@@ -90,12 +87,3 @@ class Store:
     def looker(self) -> Callable[[int], object]:
         """What gives the value with a sequence."""
         raise NotImplementedError
-
-
-def number_of(items: Any) -> int:  # noqa: ANN401 - any iterator
-    """Run an iterator to its end, without a step in Python for each item where that can be."""
-    return sum(map(_one, items))
-
-
-def _one(_: object) -> int:
-    return 1
