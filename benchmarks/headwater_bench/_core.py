@@ -16,6 +16,7 @@ from headwater_bench._work import (
     DiskBytes,
     Scan,
     Seek,
+    TakeAll,
 )
 from headwater_bench.stores._files import JsonLines, LengthPrefixed, PreparedRawWrite, RawWrite
 from headwater_bench.stores._headwater import (
@@ -209,10 +210,10 @@ def _iterate(sizes: Sizes) -> Comparison:
         *(Scan(kind(), sizes.few_batches) for kind in (Redis, Nats, DiskcacheDeque)),
         Scan(JsonLines(), sizes.batches // 5 or 1),
         Scan(LengthPrefixed(), sizes.batches),
-        Scan(Queuelib(), sizes.few_batches, opens_again=False),
-        Scan(PersistQueueFile(), sizes.slow // _data.BATCH or 1, opens_again=False),
-        Scan(PersistQueueSqlite(), sizes.slow // _data.BATCH or 1, opens_again=False),
-        Scan(Litequeue(), sizes.slow // _data.BATCH or 1, opens_again=False),
+        TakeAll(Queuelib(), sizes.quick // 10),
+        TakeAll(PersistQueueFile(), sizes.slow),
+        TakeAll(PersistQueueSqlite(), sizes.slow),
+        TakeAll(Litequeue(), sizes.slow),
     ]
     rows = [
         Row("values of append_many(1000)", values.name, lmdb.name, 1.2),

@@ -22,7 +22,7 @@ class Sizes:
     #: Records appended one by one without a sync, by who takes a microsecond for each.
     quick: int = 100_000
     #: The same, by who takes ten or more.
-    slow: int = 1000
+    slow: int = 400
     #: Records that wait for the disk one by one, and batches that do.
     synced: int = 300
     #: Batches of 1,000 records: without a sync, and to be read.

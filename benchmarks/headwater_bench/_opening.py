@@ -72,18 +72,13 @@ class _InChild(Contender):
     """Something that another process finds out about itself and prints, as one number."""
 
     arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str]
-
-    def prepare(self, folder: Path) -> None:
-        """Keep compiled modules here, so that none is compiled twice, whatever is set."""
-        self.environment = environment() | {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}
-        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment: Mapping[str, str] | None = None
 
     def run(self) -> int:
         """Ask it."""
         done = subprocess.run(
             python(*self.arguments),
-            env=self.environment,
+            env=self.environment or environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -105,10 +100,11 @@ class Import(_InChild):
         self.arguments = ("-c", _IMPORT, module)
 
     def prepare(self, folder: Path) -> None:
-        """Import it once, so that it is compiled and in the page cache."""
-        is_new = not any(folder.iterdir())
-        super().prepare(folder)
-        if is_new:
+        """Import it once, so that it is compiled, whatever is set, and in the page cache."""
+        compiled = folder / "compiled"
+        self.environment = environment() | {"PYTHONPYCACHEPREFIX": str(compiled)}
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        if not compiled.exists():
             self.run()
 
     def figures(self, seconds: float, operations: int) -> dict[str, float]:  # noqa: ARG002
@@ -125,7 +121,6 @@ class Memory(_InChild):
 
     def prepare(self, folder: Path) -> None:
         """Say where."""
-        super().prepare(folder)
         role = "headwater_bench._roles"
         self.arguments = ("-m", role, "memory", self.kind, str(folder), str(self.count))
 

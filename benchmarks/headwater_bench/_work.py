@@ -126,14 +126,17 @@ class AppendThreads(_Working):
 class Scan(_Working):
     """Every record of a store that was written before the clock starts."""
 
-    def __init__(
-        self, store: Store, batches: int, *, singles: bool = False, opens_again: bool = True
-    ) -> None:
+    keeps_folder = True
+
+    def __init__(self, store: Store, batches: int, *, singles: bool = False) -> None:
         super().__init__(store)
         self.batches, self.singles = batches, singles
-        #: False for who gives records away when it is read.
-        self.keeps_folder = opens_again
-        self.expected = batches * _data.BATCH
+        self.records = _data.BATCH
+
+    @property
+    def expected(self) -> int:
+        """Records that there are."""
+        return self.batches * self.records
 
     def prepare(self, folder: Path) -> None:
         """Write it, in batches or one by one; open it."""
@@ -143,7 +146,7 @@ class Scan(_Working):
                 self.store.load(_data.values(self.expected))
                 self.store.put_each()
             else:
-                self.store.load_batches(_data.batches(self.batches))
+                self.store.load_batches(_data.batches(self.batches, self.records))
                 self.store.put_batches()
             self.store.close()
         self.store.open(folder)
@@ -157,6 +160,16 @@ class Scan(_Working):
         """Every record must have come by."""
         super().finish()
         self.must_be(self.found, self.expected)
+
+
+class TakeAll(Scan):
+    """Every record of a queue, which is empty then: it is filled anew for each round."""
+
+    keeps_folder = False
+
+    def __init__(self, store: Store, records: int) -> None:
+        super().__init__(store, 1)
+        self.records = records
 
 
 class Seek(_Working):

@@ -1,12 +1,16 @@
-"""The bench runs: every row, in tiny sizes; and it refuses to measure syncs in memory."""
+"""The bench runs: every row, in tiny sizes; what cannot be run is named; free syncs are refused.
+
+No server is started here, and a peer whose package is not installed is one that is missing.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,68 +21,148 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BENCHMARKS = ROOT / "benchmarks"
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{BENCHMARKS}:{ROOT / 'src'}"}
+COMMAND = [sys.executable, "-m", "headwater_bench"]
+#: What the file for machines must hold of each row; more may follow.
+KEYS = ["name", "headwater", "unit", "peer", "peer_value", "ratio", "goal", "met"]
+GOALS = {
+    ("append, mode os, 100 bytes", "lmdb sync=False"): 3,
+    ("append, mode os, 100 bytes", "sqlite synchronous=off"): 12,
+    ("append, mode os, 100 bytes", "persist-queue file"): 300,
+    ("append, mode os, 100 bytes", "persist-queue sqlite, syncs"): 300,
+    ("append, mode os, 100 bytes", "redis appendfsync everysec"): 20,
+    ("append_many(1000), mode os", "lmdb sync=False"): 20,
+    ("append_many(1000), mode os", "raw write"): 0.6,
+    ("batch of 1000, one sync", "raw write + fdatasync"): 0.9,
+    ("values of append_many(1000)", "lmdb sync=False append=True"): 1.2,
+    ("to_arrow of append_many(1000)", "lmdb sync=False append=True"): 14,
+    ("to_arrow of single appends", "lmdb sync=False append=True"): 0.3,
+    ("open, 20 sealed segments", "2 sealed segments"): 0.5,
+    ("batch of 1000 that rolls, mode sync, p99", "headwater sync x1000 steady p50"): 0.2,
+    ("append that rolls, mode os, p99", "limit"): 1,
+    ("batch of 1000 that rolls, mode os, p99", "limit"): 1,
+    ("append to a reader elsewhere, p50", "limit"): 1,
+    ("import", "limit"): 1,
+}
 
 
 def part(name: str) -> ModuleType:
-    """One module of the bench that needs none of the others."""
-    spec = importlib.util.spec_from_file_location(
-        f"bench_{name}", BENCHMARKS / "headwater_bench" / f"{name}.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """One module of the bench, which is a package of its own and not installed here."""
+    if str(BENCHMARKS) not in sys.path:
+        sys.path.append(str(BENCHMARKS))
+    return importlib.import_module(f"headwater_bench.{name}")
+
+
+class Run(NamedTuple):
+    """One run in tiny sizes."""
+
+    status: int
+    output: str
+    rows: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
-    """One run in tiny sizes: its status, its output, its result file."""
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Its status, its output, its result file."""
     folder = tmp_path_factory.mktemp("bench")
-    results = folder / "deep" / "core.json"
-    paths = f"{BENCHMARKS}:{ROOT / 'src'}"
-    command = [sys.executable, "-m", "headwater_bench", "--tiny", "--strict", "--rounds", "2"]
+    results = folder / "deep" / "results"
+    options = ["--tiny", "--strict", "--rounds", "2", "--no-servers", "--suites", "core"]
     done = subprocess.run(
-        [*command, "--folder", str(folder), "--results", str(results)],
-        env={"PYTHONPATH": paths},
+        [*COMMAND, *options, "--folder", str(folder), "--results", str(results)],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stderr == ""
+    assert [line for line in done.stderr.splitlines() if not line.startswith("core: ")] == []
     assert not list(folder.glob("headwater-bench-*"))
-    return done.returncode, done.stdout, json.loads(results.read_text("utf-8"))
+    rows = json.loads((results / "core.json").read_text("utf-8"))
+    return Run(done.returncode, done.stdout, rows)
 
 
-def test_bench_in_tiny_sizes_runs_every_row(tiny: tuple[int, str, dict[str, Any]]) -> None:
-    """Every goal has its row, every row both numbers, and the table shows them all."""
-    _, output, kept = tiny
-    goals = sorted(row["goal"] for row in kept["rows"] if row["goal"] is not None)
-    assert goals == [0.3, pytest.approx(1 / 3), 0.5, 1, 2.5, 10, 12, 15]
-    table = output.splitlines()[2:]
-    assert len(table) == 1 + len(kept["rows"])
-    for line, row in zip(table[1:], kept["rows"], strict=True):
+def test_bench_in_tiny_sizes_has_a_row_for_every_goal(tiny: Run) -> None:
+    """Each goal stands in the row of its workload and its peer, and nowhere else."""
+    found = {
+        (row["name"], row["peer"]): row["goal"] for row in tiny.rows if row["goal"] is not None
+    }
+    threads = {pair: found.pop(pair) for pair in list(found) if pair[0].startswith("16 threads")}
+    assert found == {pair: pytest.approx(goal) for pair, goal in GOALS.items()}
+    assert list(threads.values()) == [4]
+
+
+def test_bench_in_tiny_sizes_shows_and_keeps_every_row(tiny: Run) -> None:
+    """The table and the file hold the same rows, each with what was promised and both numbers."""
+    table = tiny.output.split("less is better\n\n")[1].splitlines()
+    for line, row in zip(table[1:], tiny.rows, strict=False):
+        assert list(row)[: len(KEYS)] == KEYS
         assert line.startswith(row["name"])
         assert row["peer"] in line
-        assert row["headwater_ns"] > 0
-        assert row["headwater_median_ns"] >= row["headwater_ns"]
+        if row["missing"] is None:
+            assert row["headwater_median"] >= row["headwater"] >= 0
+            assert row["peer_median"] >= row["peer_value"] >= 0
+    assert len(table) == 1 + len(tiny.rows) + len(_missing(tiny))
 
 
-def test_bench_judges_a_goal_by_the_ratio(tiny: tuple[int, str, dict[str, Any]]) -> None:
+def test_bench_names_whom_it_could_not_run(tiny: Run) -> None:
+    """A missing peer keeps its rows, says why, and is neither met nor missed."""
+    for row in tiny.rows:
+        if row["missing"] is not None:
+            assert row["peer_value"] is row["ratio"] is row["met"] is None
+            assert f"missing: {row['peer']}: {row['missing']}" in tiny.output.splitlines()
+    reasons = _missing(tiny)
+    assert "redis appendfsync always" in reasons
+    assert "nats jetstream file" in reasons
+    assert not any(name.startswith(("lmdb", "sqlite", "raw", "headwater")) for name in reasons)
+
+
+def _missing(run: Run) -> dict[str, str]:
+    return {row["peer"]: row["missing"] for row in run.rows if row["missing"] is not None}
+
+
+def test_bench_judges_a_goal_by_the_ratio(tiny: Run) -> None:
     """`met` follows from the ratio, and the status of the run from all of them."""
-    status, _, kept = tiny
-    for row in kept["rows"]:
-        assert row["ratio"] == pytest.approx(row["peer_ns"] / row["headwater_ns"])
-        assert row["met"] == (None if row["goal"] is None else row["ratio"] >= row["goal"])
-    assert status == int(any(row["met"] is False for row in kept["rows"]))
+    for row in tiny.rows:
+        if row["missing"] is None:
+            assert row["ratio"] == pytest.approx(row["peer_value"] / max(row["headwater"], 1e-3))
+            assert row["met"] == (None if row["goal"] is None else row["ratio"] >= row["goal"])
+    assert tiny.status == int(any(row["met"] is False for row in tiny.rows))
+
+
+@pytest.mark.parametrize("sync_s", [0.0001, 0.01])
+def test_bench_rows_name_contenders_that_take_part(sync_s: float) -> None:
+    """Within a comparison names are unique, and every row speaks of two who run."""
+    sizes = part("_data").Sizes.tiny()
+    for comparison in part("_suites").comparisons_of("core", sizes, sync_s):
+        names = [contender.name for contender in comparison.contenders]
+        assert len(set(names)) == len(names)
+        for row in comparison.rows:
+            for figure in (row.ours, row.peer):
+                assert isinstance(figure, float) or any(
+                    f"{figure} ".startswith(f"{name} ") for name in names
+                )
+
+
+def test_bench_delays_syncs_only_where_they_are_quick() -> None:
+    """The goal of 16 threads is judged on the disk as it is, unless a sync is over at once."""
+    sizes = part("_data").Sizes.tiny()
+    for sync_s, name in (
+        (0.0001, "16 threads, sync acks, fdatasync + 1 ms"),
+        (0.01, "16 threads, sync acks"),
+    ):
+        goals = [
+            row.name
+            for comparison in part("_suites").comparisons_of("core", sizes, sync_s)
+            for row in comparison.rows
+            if row.goal == 4
+        ]
+        assert goals == [name]
 
 
 def test_bench_anatomy_adds_up_to_an_append() -> None:
     """The parts of an append are listed with their times, and beside them the whole."""
     found = subprocess.run(
-        [sys.executable, "-m", "headwater_bench", "--anatomy", "--tiny"],
-        env={"PYTHONPATH": f"{BENCHMARKS}:{ROOT / 'src'}"},
+        [*COMMAND, "--anatomy", "--tiny"],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
@@ -137,8 +221,38 @@ def test_rounds_begin_with_another_contender_each(tmp_path: Path) -> None:
 
     found = rounds.run_rounds([Noted("a", keeps=False), Noted("b", keeps=True)], tmp_path, 3)
     assert seen == ["a", "b", "b+", "a", "a", "b+"]
-    assert {name: len(timing.seconds) for name, timing in found.items()} == {"a": 3, "b": 3}
-    assert found["a"].best <= found["a"].median
+    assert {name: len(timing.rounds) for name, timing in found.timings.items()} == {"a": 3, "b": 3}
+    assert found.timings["a"].best <= found.timings["a"].median
+    assert found.missing == {}
+
+
+def test_rounds_go_on_without_a_peer_that_cannot_start(tmp_path: Path) -> None:
+    """It is asked once, let go of, and named with its reason; the others run all their rounds."""
+    rounds = part("_rounds")
+    seen: list[str] = []
+
+    class Absent(rounds.Contender):  # type: ignore[misc, name-defined]
+        name = "absent"
+
+        def prepare(self, folder: Path) -> None:
+            seen.append(folder.name)
+            raise rounds.PeerMissing("not here")
+
+        def finish(self) -> None:
+            seen.append("finished")
+
+    class Present(rounds.Contender):  # type: ignore[misc, name-defined]
+        name = "present"
+
+        def run(self) -> int:
+            return 1
+
+    found = rounds.run_rounds([Absent(), Present()], tmp_path, 3)
+    assert seen == ["absent", "finished"]
+    assert found.missing == {"absent": "not here"}
+    assert found.why_missing("absent p99") == "not here"
+    assert found.why_missing("present") is None
+    assert len(found.timings["present"].rounds) == 3
 
 
 def test_contender_that_loses_records_ends_the_run() -> None:
@@ -147,3 +261,26 @@ def test_contender_that_loses_records_ends_the_run() -> None:
     contender.must_be(3, 3)
     with pytest.raises(SystemExit, match="2 records instead of 3"):
         contender.must_be(2, 3)
+
+
+def test_server_that_ends_at_once_is_missing_and_says_why(tmp_path: Path) -> None:
+    """The last line it printed is the reason."""
+    command = [sys.executable, "-c", "print('no such option')"]
+    with pytest.raises(part("_rounds").PeerMissing, match="it did not start: no such option"):
+        part("_servers").Server(command, tmp_path, lambda: False)
+
+
+def test_server_is_stopped_and_waited_for(tmp_path: Path) -> None:
+    """Nothing that the bench started outlives its turn."""
+    sleeping = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+    log = tmp_path / "server.log"
+    server = part("_servers").Server(sleeping, tmp_path, lambda: b"up" in log.read_bytes())
+    server.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 51), (99, 100), (100, 100)])
+def test_percentile_is_a_time_that_was_measured(percent: int, expected: int) -> None:
+    """Of a hundred times the one behind so many, and the last for all of them."""
+    assert part("_rolls").percentile(range(100, 0, -1), percent) == expected
