@@ -18,7 +18,13 @@ from headwater_bench._work import (
     Seek,
     TakeAll,
 )
-from headwater_bench.stores._files import JsonLines, LengthPrefixed, PreparedRawWrite, RawWrite
+from headwater_bench.stores._files import (
+    JsonLines,
+    LengthPrefixed,
+    MappedRaw,
+    PreparedRawWrite,
+    RawWrite,
+)
 from headwater_bench.stores._headwater import (
     Headwater,
     HeadwaterArrow,
@@ -205,6 +211,7 @@ def _iterate(sizes: Sizes) -> Comparison:
     records = Scan(HeadwaterRecords(), sizes.batches)
     arrow = Scan(HeadwaterArrow(), sizes.batches)
     lmdb, lmdb_values = Scan(LmdbAppend(), sizes.batches), Scan(LmdbValues(), sizes.batches)
+    floor = Scan(MappedRaw(), sizes.batches)
     peers = [
         *(Scan(kind(), sizes.batches // 5 or 1) for kind in (Sqlite, RocksDb)),
         *(Scan(kind(), sizes.few_batches) for kind in (Redis, Nats, DiskcacheDeque)),
@@ -222,8 +229,9 @@ def _iterate(sizes: Sizes) -> Comparison:
         *_against("records of append_many(1000)", records, [lmdb, lmdb_values]),
         Row("to_arrow of append_many(1000)", arrow.name, lmdb.name, 14),
         Row("to_arrow of append_many(1000)", arrow.name, lmdb_values.name),
+        Row("to_arrow of append_many(1000)", arrow.name, floor.name),
     ]
-    return Comparison("iterate", [values, records, arrow, lmdb, lmdb_values, *peers], rows)
+    return Comparison("iterate", [values, records, arrow, floor, lmdb, lmdb_values, *peers], rows)
 
 
 def _iterate_singles(sizes: Sizes) -> Comparison:
