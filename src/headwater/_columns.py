@@ -218,6 +218,9 @@ def encode_columns(  # noqa: PLR0913 - one keyword per column
     return flags, parts
 
 
+#: Every record of a frame.
+_ALL_ROWS: Final = slice(None)
+
 # --- decoding -------------------------------------------------------------------------------------
 
 
@@ -375,16 +378,20 @@ def headers_of(columns: Columns) -> list[Headers] | None:
     return [tuple(pairs[start:stop]) for start, stop in pairwise(limits)]
 
 
-def records_of(columns: Columns, sequence: int, timestamp_ns: int) -> Iterator[Record]:
-    """The records of a frame, in order."""
-    count = columns.rows
-    times = repeat(timestamp_ns) if columns.timestamps is None else columns.timestamps.tolist()
+def records_of(
+    columns: Columns, sequence: int, timestamp_ns: int, rows: slice = _ALL_ROWS
+) -> Iterator[Record]:
+    """The records of a frame, in order, or some rows of them.
+
+    Everything is checked and copied out at once; each record is made when it is asked for.
+    """
+    times, keys, headers = columns.timestamps, keys_of(columns), headers_of(columns)
     return make_records(
-        range(sequence, sequence + count),
-        times,
-        keys_of(columns) or repeat(None),
-        values_of(columns),
-        headers_of(columns) or repeat(()),
+        range(sequence, sequence + columns.rows)[rows],
+        repeat(timestamp_ns) if times is None else times[rows].tolist(),
+        repeat(None) if keys is None else keys[rows],
+        values_of(columns)[rows],
+        repeat(()) if headers is None else headers[rows],
     )
 
 

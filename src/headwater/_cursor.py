@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from headwater._columns import Columns, decode_columns, make_records, records_of, values_of
 from headwater._frame import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from headwater._view import LogView
 
 logger = logging.getLogger("headwater")
-_Item = TypeVar("_Item")
 
 #: Frames of one plain record that are read in one go.
 _SINGLES: Final = 1024
@@ -72,18 +71,24 @@ class FrameChunk(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """The records."""
+        _, frame, columns, _, _ = self
         try:
-            found = records_of(self.columns, self.frame.sequence, self.frame.timestamp_ns)
-            return self._trimmed(list(found))
+            return records_of(columns, frame.sequence, frame.timestamp_ns, self._rows)
         except FrameError as error:
             raise self._malformed(error) from error
 
     def values(self) -> Iterator[bytes]:
         """The values alone."""
         try:
-            return self._trimmed(values_of(self.columns))
+            return iter(values_of(self.columns)[self._rows])
         except FrameError as error:
             raise self._malformed(error) from error
+
+    @property
+    def _rows(self) -> slice:
+        """Which records of the frame they are."""
+        first = self.frame.sequence
+        return slice(self.start - first, self.stop - first)
 
     def _malformed(self, error: FrameError) -> CorruptionError:
         path, position = self.segment.path, self.frame.position
@@ -94,12 +99,6 @@ class FrameChunk(NamedTuple):
             position=position,
             sequence=self.frame.sequence,
         )
-
-    def _trimmed(self, items: list[_Item]) -> Iterator[_Item]:
-        first = self.frame.sequence
-        if self.start == first and self.stop == first + len(items):
-            return iter(items)
-        return iter(items[self.start - first : self.stop - first])
 
     def place_of(self, sequence: int) -> Position:  # noqa: ARG002 - one frame holds them all
         """Start of the frame that holds `sequence`."""

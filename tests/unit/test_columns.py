@@ -75,6 +75,8 @@ def test_columns_of_any_records_come_back(found: list[tuple[Any, ...]], *, timed
         for n, (value, key, headers, time) in enumerate(found)
     ]
     assert list(records_of(columns, 7, stamp)) == expected
+    for rows in (slice(0, 1), slice(1, len(found)), slice(len(found) // 3, len(found) // 2)):
+        assert list(records_of(columns, 7, stamp, rows)) == expected[rows]
     assert body.body_bytes == sum(map(len, body.parts))
     assert body.crc == body_crc(body.parts)
     if timed:
