@@ -40,7 +40,6 @@ GOALS = {
     ("open, 20 sealed segments", "2 sealed segments"): 0.5,
     ("batch of 1000 that rolls, mode sync, p99", "headwater sync x1000 steady p50"): 0.2,
     ("append that rolls, mode os, p99", "limit"): 1,
-    ("batch of 1000 that rolls, mode os, p99", "limit"): 1,
     ("append to a reader elsewhere, p50", "limit"): 1,
     ("import", "limit"): 1,
 }
