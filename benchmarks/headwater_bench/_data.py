@@ -17,8 +17,10 @@ _MOST_BYTES = 16 * MIB
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does."""
+    """How much a run does. Other suites have sizes of their own, and look at `is_tiny`."""
 
+    #: True when the run only shows that everything runs.
+    is_tiny: bool = False
     #: Records appended one by one without a sync, by who takes a microsecond for each.
     quick: int = 100_000
     #: The same, by who takes ten or more.
@@ -51,6 +53,7 @@ class Sizes:
     def tiny(cls) -> Sizes:
         """Enough to see that everything runs."""
         return cls(
+            is_tiny=True,
             quick=300,
             slow=30,
             synced=5,
