@@ -136,6 +136,18 @@ class TestNames:
         assert found.pop(last - 1) == {b"old" * 300, b"new" * 300}
         assert set.union(*found.values()) == {b"old" * 300}
 
+    def test_replace_file_without_syncs_survives_the_death_of_the_process(
+        self, fs: FaultFS
+    ) -> None:
+        """Without `sync` nothing is synced, and a crash of the process alone leaves old or new."""
+        replace_file(fs, "/log/a", b"old")
+        done = len(fs.operations)
+        replace_file(fs, "/log/a", b"new", sync=False)
+        assert not [o for o in fs.operations[done:] if "sync" in o.kind]
+        for moment, image in FaultFS.moments(fs.journal):
+            if moment >= done:
+                assert image.fork().contents()["/log/a"] in (b"old", b"new")
+
 
 class TestBytes:
     """Bytes are durable after a sync, per sector, and are torn and reordered before it."""

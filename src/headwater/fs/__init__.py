@@ -207,10 +207,12 @@ class FileSystem(Protocol):
         """16 bytes that change when the machine starts again."""
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -> None:
     """Put `data` at `path` durably: temporary file, sync, rename, folder sync.
 
     After a crash at any point the path names the old bytes or the new ones, never a mixture.
+    Without `sync` that holds for the death of a process alone: a power cut may leave anything, so
+    it is for what is checked when it is read and can be made again.
     """
     folder = path.rpartition("/")[0]
     temporary = path + ".tmp"
@@ -218,11 +220,13 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     try:
         file.truncate(0)
         file.write(0, data)
-        file.sync()
+        if sync:
+            file.sync()
     finally:
         file.close()
     fs.rename(temporary, path)
-    fs.sync_dir(folder)
+    if sync:
+        fs.sync_dir(folder)
 
 
 def make_dir_durably(fs: FileSystem, path: str) -> None:
