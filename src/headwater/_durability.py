@@ -21,15 +21,34 @@ from headwater._state import DURABLE
 from headwater.errors import ClosedError, HeadwaterError, PoisonedError, StorageError
 
 if TYPE_CHECKING:
-    from headwater._segment import Segment
     from headwater._state import State
     from headwater._watermark import Watermark
+    from headwater.fs import File
+
+
+class Syncable(Protocol):
+    """The file that is being appended to: a segment, or the active file of an event log."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+    @property
+    def segment_id(self) -> int:
+        """Its number; a later one is larger."""
+
+    @property
+    def file(self) -> File:
+        """What is synced."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class End(NamedTuple):
     """The end of the log at one moment."""
 
-    segment: Segment
+    segment: Syncable
     position: int
     sequence: int
 
@@ -80,7 +99,7 @@ class Syncer:
         #: The thread that leads; 0 when nobody does.
         self._leader = 0
         self._published = (-1, -1)
-        self._retired: list[Segment] = []
+        self._retired: list[Syncable] = []
         #: Everything below is durable.
         self.durable = durable
         self.failure: HeadwaterError | None = None
@@ -132,7 +151,7 @@ class Syncer:
             self._step_down()
         self._owner.wake()
 
-    def sync_segment(self, segment: Segment) -> None:
+    def sync_segment(self, segment: Syncable) -> None:
         """Sync a segment, after and before everybody else. Raises `StorageError`, `PoisonedError`.
 
         A failure counts although Ctrl-C hides it on its way up.
@@ -174,7 +193,7 @@ class Syncer:
             self.durable = end.sequence
             self._published = place  # last: who was interrupted before has said nothing
 
-    def retire(self, segment: Segment) -> None:
+    def retire(self, segment: Syncable) -> None:
         """Close a segment that was rolled away, once no sync uses it any more."""
         with self._mutex:
             if self._leader:

@@ -12,7 +12,7 @@ import logging
 import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import ref
 
 from headwater._index import SparseIndex, write_index
@@ -214,20 +214,34 @@ class Upkeep:
             self._inbox_seen, self._inbox_due_s = seen, now_s + _INBOX_LOOK_S
 
 
+class Kept(Protocol):
+    """What a thread keeps up: an open log of any kind."""
+
+    @property
+    def folder(self) -> str:
+        """Whose upkeep it is."""
+
+    def give_up(self, error: BaseException) -> None:
+        """The thread died of something unforeseen."""
+
+
+_Kept = TypeVar("_Kept", bound=Kept)
+
+
 class UpkeepThread(threading.Thread):
     """Takes one step of the upkeep again and again until the log is closed or forgotten."""
 
     def __init__(
         self,
-        upkeep: Upkeep,
+        upkeep: _Kept,
         what: str,
-        step: Callable[[Upkeep], None],
+        step: Callable[[_Kept], None],
         wanted: Nudge,
         pause_s: float,
     ) -> None:
         super().__init__(name=f"headwater-{what}-{upkeep.folder}", daemon=True)
-        self._upkeep = ref(upkeep)
-        self._step = step
+        self._upkeep: ref[Kept] = ref(upkeep)
+        self._step: Callable[[Any], None] = step
         self._wanted = wanted
         self._pause_s = pause_s
         self._stopped = False

@@ -24,7 +24,7 @@ from headwater.errors import ClosedError, InvalidInputError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from headwater._reader import Reader, Start
     from headwater._types import Record
@@ -184,24 +184,7 @@ class AsyncReader:
         timeout = to_timeout(timeout)
         if timeout is not None and timeout <= 0:
             return reader.wait(timeout)
-        waiter, ready = reader._sleeper()  # noqa: SLF001 - the same sleep, without a thread
-        clock = asyncio.get_running_loop().time
-        deadline = None if timeout is None else clock() + timeout
-        while not ready():
-            left = SAFETY_RECHECK_S if deadline is None else deadline - clock()
-            if left <= 0:
-                return False
-            waiter.arm()
-            try:
-                if ready():
-                    return True
-                rung = await _rung(waiter, min(left, SAFETY_RECHECK_S))
-                if not rung and waiter.has_bell and ready():
-                    # Published just now? Then the bell follows at once.
-                    waiter.rechecks_that_woke += not await _rung(waiter, SAFETY_RECHECK_S)
-            finally:
-                waiter.disarm()
-        return True
+        return await awaited(*reader._sleeper(), timeout)  # noqa: SLF001 - the same sleep
 
     # --- the position -----------------------------------------------------------------------------
 
@@ -253,6 +236,31 @@ class AsyncReader:
     def rechecks_that_woke(self) -> int:
         """Times that only the safety re-check noticed new records; stays 0."""
         return self._opened().rechecks_that_woke
+
+
+async def awaited(
+    waiter: Waiter,
+    ready: Callable[[], bool],
+    timeout: float | None,  # noqa: ASYNC109 - as in `AsyncReader.wait`
+) -> bool:
+    """Sleep until `ready` says so, without a thread; False when the time was over first."""
+    clock = asyncio.get_running_loop().time
+    deadline = None if timeout is None else clock() + timeout
+    while not ready():
+        left = SAFETY_RECHECK_S if deadline is None else deadline - clock()
+        if left <= 0:
+            return False
+        waiter.arm()
+        try:
+            if ready():
+                return True
+            rung = await _rung(waiter, min(left, SAFETY_RECHECK_S))
+            if not rung and waiter.has_bell and ready():
+                # Published just now? Then the bell follows at once.
+                waiter.rechecks_that_woke += not await _rung(waiter, SAFETY_RECHECK_S)
+        finally:
+            waiter.disarm()
+    return True
 
 
 async def _rung(waiter: Waiter, timeout_s: float) -> bool:
