@@ -1,0 +1,130 @@
+"""The event and its line: one JSON object, in UTF-8, with a line end behind it.
+
+Pure: values in, bytes out, and back. The hash of a line is the xxHash64 of its bytes without the
+line end, as 16 hex digits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Final
+
+from headwater.errors import InvalidInputError, UnsupportedError
+from headwater.events._libraries import msgspec, xxh64_hexdigest
+
+#: The longest line that is written or read: like a frame of a log.
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+_MAX_TS: Final = 2**64 - 1
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Something that happened: its type, what there is to say about it, and when.
+
+    `data` and `meta` are JSON values; `ts` is in whole seconds since 1970; `Event.new` takes the
+    present time. What is absent is left out of the line. An event is a value that cannot be
+    changed: `msgspec.structs.replace` makes another one.
+    """
+
+    type: str
+    data: Any
+    ts: int
+    id: str | None = None
+    actor: str | None = None
+    meta: Any = None
+
+    @classmethod
+    def new(
+        cls,
+        type: str,  # noqa: A002 - the field's name is a requirement
+        data: object,
+        *,
+        id: str | None = None,  # noqa: A002 - the same
+        actor: str | None = None,
+        meta: object = None,
+    ) -> Event:
+        """An event of this moment."""
+        return Event(type, data, int(time.time()), id, actor, meta)
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Fields of the line that this version does not know; they are written again."""
+        return {}
+
+
+class _Extended(Event, frozen=True, kw_only=True):
+    """An event whose line has fields that this version does not know."""
+
+    unknown: dict[str, Any]
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return dict(self.unknown)
+
+
+_FIELDS: Final = frozenset(Event.__struct_fields__)
+_encode = msgspec.json.Encoder().encode
+#: One line as an event; raises `ValueError` for anything else, unknown fields included.
+decode: Final = msgspec.json.Decoder(Event).decode
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def line_hash(line: bytes) -> str:
+    """Hash of a line without its line end: 16 hex digits."""
+    return xxh64_hexdigest(line)
+
+
+def decode_line(line: bytes) -> Event:
+    """One line as an event, unknown fields kept. Raises `ValueError` when it is none."""
+    try:
+        return decode(line)
+    except ValueError:
+        found = _decode_any(line)
+        unknown = {name: value for name, value in found.items() if name not in _FIELDS}
+        if not unknown:
+            raise
+        known = {name: value for name, value in found.items() if name in _FIELDS}
+        plain = decode(_encode(known))
+        return _Extended(
+            *(getattr(plain, name) for name in Event.__struct_fields__), unknown=unknown
+        )
+
+
+def encode_event(event: Event) -> bytes:
+    """The line of an event, without its end.
+
+    Raises `InvalidInputError` for what JSON cannot say, `UnsupportedError` for a line too long.
+    """
+    if not isinstance(event, Event):
+        raise InvalidInputError(f"an event is an Event, not {type(event).__name__}")
+    if not isinstance(event.type, str):
+        raise InvalidInputError(f"the type of an event is text, not {event.type!r}")
+    if type(event.ts) is not int or not 0 <= event.ts <= _MAX_TS:
+        raise InvalidInputError(f"ts is in whole seconds since 1970, not {event.ts!r}")
+    for name in (event.id, event.actor):
+        if name is not None and not isinstance(name, str):
+            raise InvalidInputError(f"id and actor are text, not {name!r}")
+    try:
+        line = _encode(event if type(event) is Event else _with_unknown(event))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInputError(f"the event is no JSON: {error}") from error
+    if b"null" in line and not (_is_json(event.data) and _is_json(event.meta)):
+        raise InvalidInputError("the event is no JSON: it has numbers that are not finite")
+    if len(line) >= MAX_LINE_BYTES:
+        raise UnsupportedError(f"a line of {len(line)} bytes; up to {MAX_LINE_BYTES - 1} work")
+    return line
+
+
+def _with_unknown(event: Event) -> dict[str, Any]:
+    known = {name: getattr(event, name) for name in Event.__struct_fields__}
+    absent = [name for name in ("id", "actor", "meta") if known[name] is None]
+    return {name: known[name] for name in known if name not in absent} | event.extra
+
+
+def _is_json(value: object) -> bool:
+    """False when a number in it is not finite: the encoder writes null for it."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_json, value.values()))
+    return all(map(_is_json, value)) if isinstance(value, list | tuple) else True

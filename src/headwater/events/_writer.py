@@ -1,0 +1,206 @@
+"""The active file, open for its one writer: appending lines, making them durable, cutting.
+
+Lines are written in one call for each append and are visible to everybody at once. What an
+acknowledgement promises, and that a failed sync is final, is the syncer's business, as for a log.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headwater._durability import End, Syncer
+from headwater._state import NEXT, WAKE, State
+from headwater._wakeup import ring_everybody, wake_sleepers
+from headwater._watermark import Watermark
+from headwater.errors import ClosedError, StorageError
+from headwater.events._event import line_hash
+from headwater.events._files import STATE_ID
+from headwater.fs import after_fork
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headwater._types import Durability
+    from headwater.events._files import Folder
+    from headwater.fs import File
+
+_LINE_END: Final = b"\n"
+
+
+class Appended(NamedTuple):
+    """Where a line was put: its first byte, the byte behind its end, its hash, its number."""
+
+    start: int
+    end: int
+    hash: str
+    sequence: int
+
+
+class ActiveFile:
+    """The file as the syncer sees it; `segment_id` counts the rotations."""
+
+    def __init__(self, path: str, file: File, rotation: int) -> None:
+        self.path = path
+        self.file = file
+        self.segment_id = rotation
+
+    def close(self) -> None:
+        """Close the file, and so give the lock back."""
+        self.file.close()
+
+
+class Tail(NamedTuple):
+    """The end of the active file: what an opening finds, and what every append moves."""
+
+    #: Length of the archive that the file follows.
+    base: int
+    offset: int
+    sequence: int
+    hash: str
+
+
+class Writer:
+    """Appends to one event log. Safe to share between threads."""
+
+    def __init__(self, folder: Folder, active: ActiveFile, tail: Tail, how: Durability) -> None:
+        self.folder = folder
+        self.active = active
+        self.tail = tail
+        self.durability: Durability = how
+        #: The append lock. One thread may take it again: a rotation appends nothing.
+        self.lock = threading.RLock()
+        self.closed = False
+        #: True in a forked child: nothing on disk may be touched any more.
+        self.orphaned = False
+        home = folder.home
+        self.watermark = Watermark.open(folder.fs, home.index_meta)
+        try:
+            self.state = State.create(folder.fs, home.state, STATE_ID)
+        except BaseException:
+            self.watermark.close()
+            raise
+        self.state.rewrite(tail.sequence, tail.sequence)
+        self.syncer = Syncer(self, self.watermark, self.state, tail.sequence)
+        self.syncer.publish(self.capture())
+        self._barrier = threading.Lock()
+        ring_everybody(folder.fs, folder.path)
+        after_fork(self)
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(self, lines: Sequence[bytes]) -> list[Appended]:
+        """Append lines, all of them or none. Takes the append lock; does not wait for the disk."""
+        with self.lock:
+            self.check()
+            base, start, sequence, _ = self.tail
+            placed = []
+            for number, line in enumerate(lines, sequence):
+                end = start + len(line) + 1
+                placed.append(Appended(start, end, line_hash(line), number))
+                start = end
+            self._write(_LINE_END.join([*lines, b""]))
+            if placed:
+                last = placed[-1]
+                self.tail = Tail(base, last.end, last.sequence + 1, last.hash)
+                self.announce()
+            return placed
+
+    def _write(self, data: bytes) -> None:
+        """Write behind the end; what a failure leaves of it is taken back."""
+        offset = self.tail.offset
+        try:
+            self.active.file.write(offset, data)
+        except StorageError:
+            try:
+                self.active.file.truncate(offset)
+            except StorageError as error:
+                self.syncer.poison(error)
+            raise
+
+    def announce(self) -> None:
+        """Tell everybody how far the log goes now."""
+        self.state.quads[NEXT] = self.tail.sequence
+        if self.state.quads[WAKE]:
+            wake_sleepers(self.folder.fs, self.folder.path, self.state, self._barrier)
+
+    def await_durable(self, sequence: int) -> None:
+        """Return when everything below is as durable as the mode promises."""
+        if self.durability == "sync":
+            self.syncer.wait(sequence)
+
+    # --- rotation ---------------------------------------------------------------------------------
+
+    def sync_active(self) -> None:
+        """Sync the active file. The append lock must be held."""
+        end = self.capture()
+        try:
+            self.syncer.sync_segment(end.segment)
+        except StorageError as error:
+            self.syncer.poison(error)
+            self.syncer.check()
+        self.syncer.publish(end)
+
+    def begin_anew(self, base: int, rotation: int) -> None:
+        """The lines were archived: the file is cut, durably. The append lock must be held."""
+        self.active.file.truncate(0)
+        self.active.segment_id = rotation
+        self.tail = Tail(base, 0, self.tail.sequence, "")
+        self.sync_active()
+
+    # --- the syncer's owner -----------------------------------------------------------------------
+
+    def capture(self) -> End:
+        """The end of the log now."""
+        with self.lock:
+            return End(self.active, self.tail.offset, self.tail.sequence)
+
+    def wake(self) -> None:
+        """Nobody waits for durability from outside."""
+
+    def refuse(self) -> None:
+        """A sync failed: `check` says so from now on."""
+
+    def check(self) -> None:
+        """Raise `ClosedError` or `PoisonedError` when nothing can be appended."""
+        if self.closed or self.orphaned:
+            raise ClosedError(f"{self.folder.path} is closed in this process: open it again")
+        self.syncer.check()
+
+    @property
+    def is_poisoned(self) -> bool:
+        """True when a sync failed."""
+        return self.syncer.failure is not None
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable and let go. Raises what the disk raises."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        try:
+            if not self.orphaned:
+                self._finish()
+        finally:
+            self.release()
+
+    def _finish(self) -> None:
+        if not self.is_poisoned:
+            self.syncer.sync()
+        elif not self.syncer.reported:
+            self.syncer.check()  # nobody waited for the sync that failed: say it now
+
+    def release(self) -> None:
+        """Let go of everything without a word to the disk."""
+        self.closed = True
+        self.active.close()
+        self.watermark.close()
+        self.state.close()
+
+    def forked(self) -> None:
+        """In the child of a fork: this handle belongs to the parent."""
+        self.orphaned = True
+        self.lock = threading.RLock()
+        self.syncer.forked()
