@@ -135,12 +135,13 @@ class View(Generic[State, Item]):
 class OpenView(Generic[State, Item]):
     """A view over a history. Safe to share between threads.
 
-    The state is kept in memory and, after each refresh that found something, in the snapshot. Do
-    not change the state that you are given.
+    The state is kept in memory and, after each refresh that found something, in the snapshot;
+    `keep=False` only reads that. Do not change the state that you are given.
     """
 
-    def __init__(self, view: View[State, Item], source: Source[Item]) -> None:
+    def __init__(self, view: View[State, Item], source: Source[Item], *, keep: bool = True) -> None:
         self.definition = view
+        self._keep = keep
         self._source = source
         self._path = snapshot_path(source.views_folder, view.name)
         self._lock = threading.RLock()
@@ -199,7 +200,8 @@ class OpenView(Generic[State, Item]):
     def rebuild(self, progress: Callable[[int], None] | None = None) -> State:
         """Forget the snapshot and fold everything from the very beginning."""
         with self._lock:
-            delete_snapshot(self._source.fs, self._path)
+            if self._keep:
+                delete_snapshot(self._source.fs, self._path)
             self._begin()
             self._advance(progress)
             return self._state
@@ -279,7 +281,7 @@ class OpenView(Generic[State, Item]):
             self._save()
 
     def _save(self) -> None:
-        if self._place is None:
+        if self._place is None or not self._keep:
             return
         snapshot = Snapshot(self._state, self._place, self.definition.identity)
         source = self._source

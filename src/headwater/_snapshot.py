@@ -137,7 +137,12 @@ def save_snapshot(
     folder = path.rpartition("/")[0]
     if not fs.exists(folder):
         make_dir_durably(fs, folder)
-    replace_file(fs, path, f'{{"state": {text}, {rest}\n'.encode(), sync=sync)
+    lock = fs.open(folder)
+    try:
+        lock.lock()  # processes may keep the same view, and have one temporary file
+        replace_file(fs, path, f'{{"state": {text}, {rest}\n'.encode(), sync=sync)
+    finally:
+        lock.close()
 
 
 def _no_json(path: str, why: str) -> InvalidInputError:

@@ -225,6 +225,64 @@ def test_rotate_takes_views_that_are_not_the_logs(path: Path) -> None:
         assert snapshot(path, "apart")["state"] == 3
 
 
+def test_rotation_makes_each_step_durable_before_the_next() -> None:
+    """S3-2: views, active file, mark, frame, mark, empty file, mark, snapshots; each synced."""
+    fs = FaultFS()
+    with open_in(fs) as log:
+        log.view("count", counting, 0).refresh()
+        log.append_many(made_many(0, 3))
+        done = len(fs.operations)
+        log.rotate()
+        names = [
+            (operation.kind, operation.path.rpartition("/")[2])
+            for operation in fs.operations[done:]
+            if operation.path.rpartition("/")[2] not in ("index.meta", "state")
+        ]
+    snapshot_steps = [
+        ("create", "count.snapshot.json.tmp"),
+        ("truncate", "count.snapshot.json.tmp"),
+        ("write", "count.snapshot.json.tmp"),
+        ("sync", "count.snapshot.json.tmp"),
+        ("rename", "count.snapshot.json.tmp"),
+        ("sync_dir", "views"),
+    ]
+    mark_steps = [("write", "rotation.meta"), ("sync", "rotation.meta")]
+    assert names == [
+        *snapshot_steps,
+        ("datasync", "app.jsonl"),
+        *mark_steps,
+        ("create", "archive.jsonl.zst"),
+        ("write", "archive.jsonl.zst"),
+        ("truncate", "archive.jsonl.zst"),
+        ("sync", "archive.jsonl.zst"),
+        ("sync_dir", "events"),
+        *mark_steps,
+        ("truncate", "app.jsonl"),
+        ("datasync", "app.jsonl"),
+        *mark_steps,
+        *snapshot_steps,
+    ]
+
+
+def test_end_of_a_view_is_the_last_event_folded(path: Path) -> None:
+    """S3-7 (D-10): what is appended while a view is refreshed is never taken for folded."""
+    with EventLog(path, durability="os") as log:
+        log.append_many(made_many(0, 3))
+        log.rotate()
+        log.append(made(3))
+
+        def growing(seen: list[int], event: Event) -> list[int]:
+            if len(seen) < 5:
+                log.append(made(log.next_sequence))
+            return [*seen, event.data["n"]]
+
+        view = log.view("numbers", growing, list)
+        first = list(view.refresh())
+        end = next(entry for entry in log.read() if entry.sequence == first[-1])
+        assert (view.offset, view.hash) == (end.offset, end.hash)
+        assert view.refresh() == history(log)
+
+
 def test_view_left_out_of_rotations_goes_on_where_it_was(path: Path) -> None:
     """A snapshot from before several rotations is gone on from, not built again, and is exact."""
     folded = []

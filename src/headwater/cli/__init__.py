@@ -1,7 +1,8 @@
 """The command line: `headwater`, and `python -m headwater`.
 
 Each group of commands is a module that adds its parsers and runs them. Nothing but `append`,
-`cleanup`, `seek`, `readers delete`, `repair` and `tail --reader` changes a log.
+`cleanup`, `seek`, `readers delete`, `repair`, `tail --reader` and `events append|rotate|rebuild`
+changes a log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import headwater
-from headwater.cli import append, bench, care, demo, info, read, readers
+from headwater.cli import append, bench, care, demo, events, info, read, readers
 from headwater.cli.options import (
     ERROR,
     INTERRUPTED,
@@ -38,6 +39,7 @@ examples:
   headwater cat data/orders --start 1         print records, from sequence 1 on
   headwater tail -f data/orders               print the last ones, and wait for more
   headwater info data/orders                  segments, readers and their lag, durability
+  headwater events cat data/shop              the events of an event log
 
 exit codes:
   0    done, or the answer is yes
@@ -48,8 +50,8 @@ exit codes:
   143  ended by SIGTERM
 
 Every command takes --json, also for what it says on stderr. Only append, cleanup, seek,
-`readers delete`, repair and `tail --reader` change a log; the others can be used on a live one
-at any time.
+`readers delete`, repair, `tail --reader`, and `events append|rotate|rebuild` change a log; the
+others can be used on a live one at any time.
 """
 
 
@@ -131,6 +133,6 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=Parser
     )
-    for group in (append, read, info, readers, care, bench, demo):
+    for group in (append, read, info, readers, care, events, bench, demo):
         group.add(commands)
     return parser

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from headwater.errors import InvalidInputError, UnsupportedError
 from headwater.events._libraries import msgspec, xxh64_hexdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: The longest line that is written or read: like a frame of a log.
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -28,7 +31,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     type: str
     data: Any
-    ts: int
+    ts: Annotated[int, msgspec.Meta(ge=0)]
     id: str | None = None
     actor: str | None = None
     meta: Any = None
@@ -64,6 +67,7 @@ class _Extended(Event, frozen=True, kw_only=True):
 
 _FIELDS: Final = frozenset(Event.__struct_fields__)
 _encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 #: One line as an event; raises `ValueError` for anything else, unknown fields included.
 decode: Final = msgspec.json.Decoder(Event).decode
 _decode_any = msgspec.json.Decoder(dict[str, Any]).decode
@@ -91,34 +95,56 @@ def decode_line(line: bytes) -> Event:
 
 
 def encode_event(event: Event) -> bytes:
-    """The line of an event, without its end.
+    """The line of an event, with its end; see `encode_events`."""
+    return encode_events([event])
 
+
+def encode_events(events: Sequence[Any]) -> bytes:
+    """The lines of events, each with its end; all of them or an error.
+
+    What `data` and `meta` hold is written as JSON has it: tuples as lists, numbers as keys as text.
     Raises `InvalidInputError` for what JSON cannot say, `UnsupportedError` for a line too long.
     """
-    if not isinstance(event, Event):
-        raise InvalidInputError(f"an event is an Event, not {type(event).__name__}")
-    if not isinstance(event.type, str):
-        raise InvalidInputError(f"the type of an event is text, not {event.type!r}")
-    if type(event.ts) is not int or not 0 <= event.ts <= _MAX_TS:
-        raise InvalidInputError(f"ts is in whole seconds since 1970, not {event.ts!r}")
-    for name in (event.id, event.actor):
-        if name is not None and not isinstance(name, str):
-            raise InvalidInputError(f"id and actor are text, not {name!r}")
+    for event in events:
+        if (
+            type(event) is not Event
+            or type(event.type) is not str
+            or type(event.ts) is not int
+            or not 0 <= event.ts <= _MAX_TS
+            or (event.id is not None and type(event.id) is not str)
+            or (event.actor is not None and type(event.actor) is not str)
+        ):
+            return b"".join(map(_encode_with_care, events))
     try:
-        line = _encode(event if type(event) is Event else _with_unknown(event))
+        lines = _encode_lines(events)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInputError(f"the event is no JSON: {error}") from error
-    if b"null" in line and not (_is_json(event.data) and _is_json(event.meta)):
+    if b"null" in lines and not all(_is_json(e.data) and _is_json(e.meta) for e in events):
         raise InvalidInputError("the event is no JSON: it has numbers that are not finite")
-    if len(line) >= MAX_LINE_BYTES:
-        raise UnsupportedError(f"a line of {len(line)} bytes; up to {MAX_LINE_BYTES - 1} work")
-    return line
+    if len(lines) > MAX_LINE_BYTES and max(map(len, lines.split(b"\n"))) >= MAX_LINE_BYTES:
+        raise UnsupportedError(f"an event of {MAX_LINE_BYTES} bytes or more does not fit in a line")
+    return lines
 
 
-def _with_unknown(event: Event) -> dict[str, Any]:
-    known = {name: getattr(event, name) for name in Event.__struct_fields__}
-    absent = [name for name in ("id", "actor", "meta") if known[name] is None]
-    return {name: known[name] for name in known if name not in absent} | event.extra
+def _encode_with_care(event: object) -> bytes:
+    """The line of an event that may have unknown fields, which stand behind the known ones."""
+    if not isinstance(event, Event):
+        raise InvalidInputError(f"an event is an Event, not {type(event).__name__}")
+    _check_types(event.type, event.ts, event.id, event.actor)
+    known = (str(event.type), event.data, int(event.ts), event.id, event.actor, event.meta)
+    line = encode_event(Event(*known))
+    unknown = event.extra
+    return line[:-2] + b"," + _encode(unknown)[1:] + b"\n" if unknown else line
+
+
+def _check_types(kind: object, ts: object, *names: object) -> None:
+    if not isinstance(kind, str) or not isinstance(ts, int) or type(ts) is bool:
+        raise InvalidInputError(f"type is text, ts is in whole seconds: {kind!r}, {ts!r}")
+    if not 0 <= ts <= _MAX_TS:
+        raise InvalidInputError(f"ts is in seconds since 1970, not {ts}")
+    for name in names:
+        if name is not None and type(name) is not str:
+            raise InvalidInputError(f"id and actor are text, not {name!r}")
 
 
 def _is_json(value: object) -> bool:

@@ -16,7 +16,7 @@ from headwater._source import Place
 from headwater._types import Durability
 from headwater._upkeep import Nudge, UpkeepThread
 from headwater.errors import ConflictError, HeadwaterError, InvalidInputError
-from headwater.events._event import Event, encode_event
+from headwater.events._event import Event, encode_event, encode_events
 from headwater.events._files import Folder
 from headwater.events._opening import open_for_writing
 from headwater.events._reader import EventReader, home_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headwater._home import Home
-    from headwater.events._writer import Appended, Writer
+    from headwater.events._writer import Appended, AppendedLines, Writer
 
 logger = logging.getLogger("headwater")
 
@@ -84,11 +84,12 @@ class EventLog(EventReader):
         Raises `InvalidInputError`, `UnsupportedError` (the line is too long), `StorageError` (the
         disk is full; nothing was appended), `PoisonedError`.
         """
-        return self._append([encode_event(event)])[0]
+        return self._acknowledged(self._writer.append(encode_event(event), 1))[0]
 
-    def append_many(self, events: Iterable[Event]) -> list[Appended]:
+    def append_many(self, events: Iterable[Event]) -> Sequence[Appended]:
         """Append events in one write and with one wait for the disk."""
-        return self._append([encode_event(event) for event in events])
+        events = list(events)
+        return self._acknowledged(self._writer.append(encode_events(events), len(events)))
 
     def append_if(
         self,
@@ -115,15 +116,12 @@ class EventLog(EventReader):
                     f"{self.path} ends at offset, hash, sequence {actual}, and not at {expected}: "
                     "refresh, and decide again"
                 )
-            placed = self._writer.append([line])
+            placed = self._writer.append(line, 1)
         return self._acknowledged(placed)[0]
 
-    def _append(self, lines: list[bytes]) -> list[Appended]:
-        return self._acknowledged(self._writer.append(lines))
-
-    def _acknowledged(self, placed: list[Appended]) -> list[Appended]:
+    def _acknowledged(self, placed: AppendedLines) -> AppendedLines:
         if placed:
-            self._writer.await_durable(placed[-1].sequence + 1)
+            self._writer.await_durable(placed.stop)
             self._rotate_when_large()
         return placed
 

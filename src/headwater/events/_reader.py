@@ -181,6 +181,13 @@ class EventReader:
         """How many lines were ever appended: the number of the next event."""
         return self.end.sequence or 0
 
+    def place_before(self, sequence: int) -> Place:
+        """A place at or before an event, as near as it is known without looking for it."""
+        now = self.history.glance()
+        if now.active and sequence >= now.archive_lines:
+            return Place(0, "", now.archive_lines, now.archive_bytes)
+        return Place()
+
     def active_log_size(self) -> int:
         """Length of the active file in bytes."""
         return self.folder.active_bytes()

@@ -7,7 +7,9 @@ acknowledgement promises, and that a failed sync is final, is the syncer's busin
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from headwater._durability import End, Syncer
 from headwater._state import NEXT, WAKE, State
@@ -19,8 +21,6 @@ from headwater.events._files import STATE_ID
 from headwater.fs import after_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headwater._types import Durability
     from headwater.events._files import Folder
     from headwater.fs import File
@@ -35,6 +35,52 @@ class Appended(NamedTuple):
     end: int
     hash: str
     sequence: int
+
+
+class AppendedLines(Sequence[Appended]):
+    """Where the lines of one append were put; worked out when somebody looks."""
+
+    def __init__(self, data: bytes, count: int, start: int, sequence: int) -> None:
+        self._data = data
+        self._count = count
+        self._start = start
+        self._sequence = sequence
+        self._lines: list[bytes] = []
+        self._ends: list[int] = []
+
+    @property
+    def stop(self) -> int:
+        """Number of the line behind the last of them."""
+        return self._sequence + self._count
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Appended: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Appended]: ...
+    def __getitem__(self, index: int | slice) -> Appended | list[Appended]:
+        if isinstance(index, slice):
+            return [self._at(number) for number in range(len(self))[index]]
+        return self._at(range(len(self))[index])
+
+    def _at(self, number: int) -> Appended:
+        if not self._lines:
+            self._lines = self._data.split(_LINE_END)[:-1]
+            self._ends = list(
+                accumulate((len(line) + 1 for line in self._lines), initial=self._start)
+            )
+        start, end = self._ends[number : number + 2]
+        return Appended(start, end, line_hash(self._lines[number]), self._sequence + number)
 
 
 class ActiveFile:
@@ -89,22 +135,17 @@ class Writer:
 
     # --- appending --------------------------------------------------------------------------------
 
-    def append(self, lines: Sequence[bytes]) -> list[Appended]:
+    def append(self, lines: bytes, count: int) -> AppendedLines:
         """Append lines, all of them or none. Takes the append lock; does not wait for the disk."""
         with self.lock:
             self.check()
             base, start, sequence, _ = self.tail
-            placed = []
-            for number, line in enumerate(lines, sequence):
-                end = start + len(line) + 1
-                placed.append(Appended(start, end, line_hash(line), number))
-                start = end
-            self._write(_LINE_END.join([*lines, b""]))
-            if placed:
-                last = placed[-1]
-                self.tail = Tail(base, last.end, last.sequence + 1, last.hash)
+            if count:
+                self._write(lines)
+                last = line_hash(lines[lines.rfind(_LINE_END, 0, -1) + 1 : -1])
+                self.tail = Tail(base, start + len(lines), sequence + count, last)
                 self.announce()
-            return placed
+            return AppendedLines(lines, count, start, sequence)
 
     def _write(self, data: bytes) -> None:
         """Write behind the end; what a failure leaves of it is taken back."""
