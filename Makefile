@@ -39,6 +39,7 @@ check: lint test ## everything CI runs: lint, tests, documentation blocks
 
 bench: $(BENCH_READY) ## measure against other stores and print the ratio table
 	$(BENCH_VENV)/bin/python -m headwater_bench --install-servers
+	$(BENCH_VENV)/bin/python -m headwater_bench._events_run
 
 soak: $(READY) ## the suite with the long runs and many more generated cases
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600

@@ -26,6 +26,7 @@ from headwater import (
     _watermark,
 )
 from headwater._layout import Layout
+from headwater.events import _mark
 from tests.format.anatomy import regions
 from tests.format.samples import FOLDER, small_log
 from tests.trees import ROOT
@@ -38,6 +39,7 @@ MODULES: Final = (
     _inbox,
     _index,
     _manifest,
+    _mark,
     _marks,
     _positions,
     _segment,
