@@ -18,6 +18,7 @@ from headwater.errors import CorruptionError, HeadwaterError
 from headwater.events import EventLog, EventReader, verify
 from headwater.events._libraries import zstd
 from headwater.testing import Fault, FaultFS
+from headwater.testing._file import FaultFile
 from tests.events.folder import FOLDER, history, home_in, listing, made, made_many, open_in
 
 if TYPE_CHECKING:
@@ -318,3 +319,48 @@ def test_archive_damaged_inside_is_a_typed_error() -> None:
             found += 1
     assert found > 0.9 * len(data)  # some bits of a frame mean nothing
     assert zstd.decompress(bytes(data)).count(b"\n") == 50
+
+
+def _unsynced(name: str, kind: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A defect: syncs of one file do nothing."""
+
+    def switch(patch: pytest.MonkeyPatch) -> None:
+        plain = getattr(FaultFile, kind)
+
+        def forgotten(file: FaultFile) -> None:
+            if not file.path.endswith(name):
+                plain(file)
+
+        patch.setattr(FaultFile, kind, forgotten)
+
+    return switch
+
+
+def _replaced(module: str, name: str, by: object) -> Callable[[pytest.MonkeyPatch], None]:
+    """A defect: a function does something else."""
+    return lambda patch: patch.setattr(f"headwater.events.{module}.{name}", by)
+
+
+#: Defect -> how it is switched on, the workload that shows it.
+DEFECTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Workload]] = {
+    "frame-not-synced": (_unsynced(".zst", "sync"), rotates),
+    "mark-not-synced": (_unsynced("rotation.meta", "sync"), rotates),
+    "lines-not-synced": (_unsynced("app.jsonl", "datasync"), appends),
+    "frame-not-taken-back": (_replaced("_opening", "cut_archive", lambda *_: None), rotates),
+    "lines-not-cut": (_replaced("_opening", "_begins_with_archived", lambda *_: False), rotates),
+    "tail-not-cut": (_replaced("_opening", "_whole_lines", lambda *sizes: sizes[-1]), appends),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_explorer_finds_a_defect(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step that is left out breaks a promise somewhere, and the explorer finds the place."""
+    switch, workload = DEFECTS[defect]
+    switch(monkeypatch)
+
+    def everything() -> None:
+        explore(workload, "sync", nested=0)
+        explore(workload, "os", nested=0)
+
+    with pytest.raises((AssertionError, HeadwaterError)):
+        everything()
