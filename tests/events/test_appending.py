@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headwater._watermark import read_watermark
 from headwater.errors import (
     ClosedError,
     ConflictError,
@@ -262,6 +263,21 @@ def test_many_threads_append_every_event_once(path: Path) -> None:
         assert view.refresh() == 100
     for start in (0, 100, 200, 300):
         assert [n for n in found if start <= n < start + 100] == list(range(start, start + 25))
+
+
+def test_sync_that_ends_behind_a_rotation_speaks_for_the_old_file() -> None:
+    """Who captured the end in front of a rotation publishes nothing about the file behind it."""
+    fs = FaultFS()
+    with open_in(fs) as log:
+        log.append_many(made_many(0, 5))
+        end = log._writer.capture()
+        log.rotate()
+        log._writer.syncer.publish(end)
+        watermark = read_watermark(fs, f"{FOLDER}/index.meta")
+        assert watermark == (1, 0)
+        log.append(made(5))
+        assert log._writer.syncer.durable == 6
+        assert read_watermark(fs, f"{FOLDER}/index.meta") == (1, log.end.offset)
 
 
 def test_snapshot_ahead_of_a_log_that_lost_its_end_is_dropped() -> None:

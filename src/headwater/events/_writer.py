@@ -83,13 +83,12 @@ class AppendedLines(Sequence[Appended]):
         return Appended(start, end, line_hash(self._lines[number]), self._sequence + number)
 
 
-class ActiveFile:
-    """The file as the syncer sees it; `segment_id` counts the rotations."""
+class ActiveFile(NamedTuple):
+    """The file between two rotations, as the syncer sees it; `segment_id` counts the rotations."""
 
-    def __init__(self, path: str, file: File, rotation: int) -> None:
-        self.path = path
-        self.file = file
-        self.segment_id = rotation
+    path: str
+    file: File
+    segment_id: int
 
     def close(self) -> None:
         """Close the file, and so give the lock back."""
@@ -185,7 +184,8 @@ class Writer:
     def begin_anew(self, base: int, rotation: int) -> None:
         """The lines were archived: the file is cut, durably. The append lock must be held."""
         self.active.file.truncate(0)
-        self.active.segment_id = rotation
+        # Another object: who is syncing the old one must not speak for the new one.
+        self.active = ActiveFile(self.active.path, self.active.file, rotation)
         self.tail = Tail(base, 0, self.tail.sequence, "")
         self.sync_active()
 
