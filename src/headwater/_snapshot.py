@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headwater.fs import FileSystem
 
 SUFFIX: Final = ".snapshot.json"
-_ABSENT: Final = object()
 
 
 class Codec(Protocol):

@@ -6,7 +6,6 @@ else is there was being appended, views give what folding the log gives, and it 
 
 from __future__ import annotations
 
-import logging
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from headwater.events import EventLog, EventReader, verify
 from headwater.events._libraries import zstd
 from headwater.testing import Fault, FaultFS
 from headwater.testing._file import FaultFile
+from tests.crash.conftest import _silence  # noqa: F401 - a fixture that applies by itself
 from tests.events.folder import FOLDER, history, home_in, listing, made, made_many, open_in
 
 if TYPE_CHECKING:
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from headwater.testing import Operation
 
     Workload = Callable[["Run"], None]
-
-
-@pytest.fixture(autouse=True)
-def _silence() -> Generator[None]:
-    """Thousands of recoveries report thousands of torn tails; here nobody reads them."""
-    logger = logging.getLogger("headwater")
-    before, logger.disabled = logger.disabled, True
-    yield
-    logger.disabled = before
 
 
 @dataclass

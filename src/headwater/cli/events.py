@@ -275,7 +275,7 @@ def run_tail(arguments: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError("--idle belongs to --follow")
     reader = _reader(arguments)
     first = reader.next_sequence - arguments.last
-    place = reader.place_before(first)
+    place = reader.last_known_place(first)
     left = arguments.limit
     old: list[Entry] = []
     for entry in reader.read(place):

@@ -226,7 +226,7 @@ class EventLog(EventReader):
 
     def reader(self) -> EventReader:
         """A reader of the same log, for another thread or after this handle is closed."""
-        return EventReader(self.folder.home, skip_malformed=self._skip)
+        return EventReader(self._folder.home, skip_malformed=self._skip)
 
     def close(self) -> None:
         """Make everything durable and release the log; idempotent."""

@@ -50,8 +50,6 @@ class Opened(NamedTuple):
     writer: Writer
     mark: MarkFile
     lock: File
-    #: Bytes of a torn tail that were cut.
-    torn_bytes: int
 
     def release(self) -> None:
         """Let go of the mark and the lock."""
@@ -110,7 +108,7 @@ def _settled(folder: Folder, lock: File, how: Durability) -> Opened:
         found = _adopted(folder, mark.mark)
         if found != mark.mark:
             mark.write(found)
-        torn, tail = _recovered(folder, mark.mark, file)
+        tail = _recovered(folder, mark.mark, file)
         _drop_snapshots_beyond(folder, tail)
         writer = Writer(folder, ActiveFile(folder.active, file, mark.mark.rotation), tail, how)
     except BaseException:
@@ -118,7 +116,7 @@ def _settled(folder: Folder, lock: File, how: Durability) -> Opened:
         if mark is not None:
             mark.close()
         raise
-    return Opened(writer, mark, lock, torn)
+    return Opened(writer, mark, lock)
 
 
 # --- a rotation that was cut short ----------------------------------------------------------------
@@ -220,7 +218,7 @@ def _adopted(folder: Folder, mark: Mark) -> Mark:
 # --- the torn tail --------------------------------------------------------------------------------
 
 
-def _recovered(folder: Folder, mark: Mark, file: File) -> tuple[int, Tail]:
+def _recovered(folder: Folder, mark: Mark, file: File) -> Tail:
     """Cut the torn tail, make the rest durable, and say where the file ends."""
     watermark = read_watermark(folder.fs, folder.home.index_meta)
     size = file.size()
@@ -237,8 +235,7 @@ def _recovered(folder: Folder, mark: Mark, file: File) -> tuple[int, Tail]:
     lines = sum(piece.count(_LINE_END) for piece in pieces_of(file, 0, stop))
     last = History(folder).last_line(stop) if stop else None
     sequence = mark.archive_lines + lines
-    tail = Tail(mark.archive_bytes, stop, sequence, "" if last is None else line_hash(last))
-    return size - stop, tail
+    return Tail(mark.archive_bytes, stop, sequence, "" if last is None else line_hash(last))
 
 
 def _whole_lines(file: File, durable: int, size: int) -> int:

@@ -5,7 +5,6 @@ A reader is cheap: it opens files when it reads and keeps none of them. It is al
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from headwater.fs import FileSystem
 
     From: TypeAlias = Literal["earliest", "latest"] | Place
-
-logger = logging.getLogger("headwater")
 
 _FOREVER_S: Final = 10.0**9
 #: Nobody rings when another implementation writes, or nobody has since the machine started.
@@ -71,11 +68,11 @@ class EventReader:
     def __init__(self, path: str | PathLike[str] | Home, *, skip_malformed: bool = False) -> None:
         home = home_of(path)
         #: Where the files are.
-        self.folder = Folder(home)
+        self._folder = Folder(home)
         if not home.fs.is_dir(home.folder):
             raise NotALogError(f"{home.folder} is no folder", path=home.folder)
         #: The lines as chunks.
-        self.history = History(self.folder)
+        self._history = History(self._folder)
         self._skip = skip_malformed
         #: Lines that were left out because they are no event, each time they were read.
         self.skipped_lines = 0
@@ -85,7 +82,7 @@ class EventReader:
     @property
     def path(self) -> str:
         """The folder."""
-        return self.folder.path
+        return self._folder.path
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -97,14 +94,14 @@ class EventReader:
         """
         if type(offset) is not int or offset < 0:
             raise InvalidInputError(f"offset must be a number from 0 on, not {offset!r}")
-        base = self.history.glance().archive_bytes
-        found = self.history.hash_before(Start(base, offset))
+        base = self._history.glance().archive_bytes
+        found = self._history.hash_before(Start(base, offset))
         if found is None or (hash is not None and found != hash):
             raise PositionError(
                 f"{self.path}: no line {'with this hash ' if found else ''}ends at {offset} of the "
                 "active file; the log may have been rotated: use `read_full`, or a place"
             )
-        return self._entries(Start(base, offset, self.history.lines_before(base, offset)))
+        return self._entries(Start(base, offset, self._history.lines_before(base, offset)))
 
     def read_full(self) -> Iterator[tuple[Event, str]]:
         """Every event ever appended, in order, with the hash of its line: archive, then active."""
@@ -112,30 +109,30 @@ class EventReader:
 
     def read(self, start: From = "earliest") -> Iterator[Entry]:
         """The events from a place on, to the end."""
-        return self._entries(self.start_of(start))
+        return self._entries(self._start_of(start))
 
     def follow(self, start: From = "latest", timeout: float | None = None) -> Iterator[Entry]:
         """The events from a place on, then every new one as it comes, through all rotations.
 
         Ends when nothing came for `timeout` seconds (None: never).
         """
-        at = self.start_of(start)
-        with self.waiter() as waiter:
+        at = self._start_of(start)
+        with self._waiter() as waiter:
             while True:
-                for entries, behind in self.chunks_from(at):
+                for entries, behind in self._chunks_from(at):
                     yield from entries
                     at = behind
                 seconds = _FOREVER_S if timeout is None else timeout
-                if not waiter(self.ready_behind(at), seconds):
+                if not waiter(self._ready_behind(at), seconds):
                     return
 
     def _entries(self, start: Start) -> Iterator[Entry]:
-        for entries, _ in self.chunks_from(start):
+        for entries, _ in self._chunks_from(start):
             yield from entries
 
-    def chunks_from(self, start: Start) -> Iterator[tuple[Iterator[Entry], Start]]:
+    def _chunks_from(self, start: Start) -> Iterator[tuple[Iterator[Entry], Start]]:
         """The entries chunk by chunk, each with the place behind it; ends at the end."""
-        for chunk in self.history.chunks(start):
+        for chunk in self._history.chunks(start):
             yield self._decoded(chunk), _behind(chunk)
 
     def _decoded(self, chunk: Chunk) -> Iterator[Entry]:
@@ -167,10 +164,10 @@ class EventReader:
     @property
     def end(self) -> Place:
         """The place behind the last event."""
-        now = self.history.glance()
+        now = self._history.glance()
         at = Start(now.archive_bytes, 0, now.archive_lines)
         last = b""
-        for chunk in self.history.chunks(at):
+        for chunk in self._history.chunks(at):
             if chunk.data or chunk.base != at.base:
                 last = chunk.data
             at = _behind(chunk)
@@ -181,18 +178,18 @@ class EventReader:
         """How many lines were ever appended: the number of the next event."""
         return self.end.sequence or 0
 
-    def place_before(self, sequence: int) -> Place:
+    def last_known_place(self, sequence: int) -> Place:
         """A place at or before an event, as near as it is known without looking for it."""
-        now = self.history.glance()
+        now = self._history.glance()
         if now.active and sequence >= now.archive_lines:
             return Place(0, "", now.archive_lines, now.archive_bytes)
         return Place()
 
     def active_log_size(self) -> int:
         """Length of the active file in bytes."""
-        return self.folder.active_bytes()
+        return self._folder.active_bytes()
 
-    def start_of(self, start: From) -> Start:
+    def _start_of(self, start: From) -> Start:
         """The place that a caller means. Raises `PositionError` when this log has none such."""
         if start == "earliest":
             return Start()
@@ -200,7 +197,7 @@ class EventReader:
             start = self.end
         if not isinstance(start, Place):
             raise InvalidInputError(f'start is a Place, "earliest" or "latest", not {start!r}')
-        fitting = self.fit(start, self.folder.home.clock_ns())
+        fitting = self.fit(start, self._folder.home.clock_ns())
         if fitting is None:
             raise PositionError(f"{self.path} has no place {start}")
         return _start(fitting)
@@ -210,49 +207,49 @@ class EventReader:
     def has_new_events(self, after: int | Place) -> bool:
         """True when something stands behind an offset of the active file, or behind a place."""
         if isinstance(after, Place):
-            return any(chunk.data for chunk in self.history.chunks(_start(after)))
-        return self.folder.active_bytes() > after
+            return any(chunk.data for chunk in self._history.chunks(_start(after)))
+        return self._folder.active_bytes() > after
 
     def wait_for_events(self, after: int | Place, timeout: float | None = None) -> bool:
         """Sleep until `has_new_events`; False when the time was over first."""
-        with self.waiter() as waiter:
+        with self._waiter() as waiter:
             return waiter(
                 lambda: self.has_new_events(after), _FOREVER_S if timeout is None else timeout
             )
 
-    def ready_behind(self, at: Start) -> Callable[[], bool]:
+    def _ready_behind(self, at: Start) -> Callable[[], bool]:
         """Something that tells whether a place has been left behind: by an event, or a rotation."""
-        folder = self.folder
+        folder = self._folder
 
         def ready() -> bool:
             if folder.active_bytes() <= at.offset and folder.archive_bytes() <= at.base:
                 return False
-            return any(chunk.data or chunk.base != at.base for chunk in self.history.chunks(at))
+            return any(chunk.data or chunk.base != at.base for chunk in self._history.chunks(at))
 
         return ready
 
     @contextmanager
-    def waiter(self) -> Iterator[Callable[[Callable[[], bool], float], bool]]:
+    def _waiter(self) -> Iterator[Callable[[Callable[[], bool], float], bool]]:
         """A bell of one's own for the time of the block: sleeps until something is ready."""
-        state = self.shared_state()
+        state = self._shared_state()
         if state is None:
             yield self._poll
             return
-        sleeper = Waiter(self.folder.fs, self.path, state)
+        sleeper = Waiter(self._folder.fs, self.path, state)
         try:
-            yield lambda ready, seconds: sleeper.wait(ready, seconds, self.folder.home.monotonic)
+            yield lambda ready, seconds: sleeper.wait(ready, seconds, self._folder.home.monotonic)
         finally:
             sleeper.close()
             state.close()
 
-    def shared_state(self) -> State | None:
+    def _shared_state(self) -> State | None:
         """The words shared with the writer; None when there never was one of ours."""
-        return State.open(self.folder.fs, self.folder.home.state, STATE_ID)
+        return State.open(self._folder.fs, self._folder.home.state, STATE_ID)
 
     def _poll(self, ready: Callable[[], bool], timeout_s: float) -> bool:
-        deadline = self.folder.home.monotonic() + timeout_s
+        deadline = self._folder.home.monotonic() + timeout_s
         while not ready():
-            left = deadline - self.folder.home.monotonic()
+            left = deadline - self._folder.home.monotonic()
             if left <= 0:
                 return False
             threading.Event().wait(min(left, _POLL_S))
@@ -263,12 +260,12 @@ class EventReader:
     @property
     def fs(self) -> FileSystem:
         """Where the snapshots of views are kept."""
-        return self.folder.fs
+        return self._folder.fs
 
     @property
     def views_folder(self) -> str:
         """The folder of the snapshots."""
-        return self.folder.views
+        return self._folder.views
 
     def first_place(self) -> Place:
         """The place in front of the first event."""
@@ -279,14 +276,14 @@ class EventReader:
         base = place.base
         if base is None:
             base = self._base_of(written_ns)
-        if not isinstance(base, int) or base > self.history.glance().archive_bytes:
+        if not isinstance(base, int) or base > self._history.glance().archive_bytes:
             return None
-        found = self.history.hash_before(Start(base, place.offset))
+        found = self._history.hash_before(Start(base, place.offset))
         if found is None or found != place.hash:
             return None
         sequence = place.sequence
         if sequence is None:
-            sequence = self.history.lines_before(base, place.offset)
+            sequence = self._history.lines_before(base, place.offset)
         return Place(place.offset, place.hash, sequence, base)
 
     def _base_of(self, written_ns: int) -> int | None:
@@ -294,14 +291,14 @@ class EventReader:
 
         Unless the log was rotated after it was written, in which case nobody knows.
         """
-        size = self.folder.archive_bytes()
-        if size and self.folder.fs.mtime_ns(self.folder.archive) > written_ns:
+        size = self._folder.archive_bytes()
+        if size and self._folder.fs.mtime_ns(self._folder.archive) > written_ns:
             return None
-        return self.history.glance().archive_bytes
+        return self._history.glance().archive_bytes
 
     def batches(self, place: Place, stop: int | None = None) -> Iterator[tuple[list[Event], Place]]:
         """Events in lists, each with the place behind it."""
-        for chunk in self.history.chunks(_start(place)):
+        for chunk in self._history.chunks(_start(place)):
             lines = _lines(chunk.data)
             if stop is not None:
                 lines = lines[: max(0, stop - chunk.sequence)]

@@ -8,9 +8,10 @@ from headwater._snapshot import SUFFIX, JsonState, load_snapshot
 from headwater._types import Problem
 from headwater.errors import CorruptionError, HeadwaterError
 from headwater.events._event import decode_line
-from headwater.events._history import Start
+from headwater.events._files import Folder
+from headwater.events._history import History, Start
 from headwater.events._mark import IDLE, read_mark
-from headwater.events._reader import EventReader
+from headwater.events._reader import EventReader, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from headwater._home import Home
     from headwater._source import Place
-    from headwater.events._files import Folder
     from headwater.events._history import Chunk
 
 
@@ -46,14 +46,15 @@ def verify(
 
     `progress` is told how many lines were read.
     """
-    reader = EventReader(path)
-    found = _Found(reader)
+    home = home_of(path)
+    reader, folder = EventReader(home), Folder(home)
+    found = _Found(reader, folder)
     try:
-        for chunk in reader.history.chunks(Start()):
+        for chunk in found.history.chunks(Start()):
             found.take(chunk)
             if progress is not None:
                 progress(found.lines)
-        found.look_at_ends(reader.folder)
+        found.look_at_ends(folder)
         found.look_at_snapshots()
     except CorruptionError as error:
         where = error.path or reader.path
@@ -66,8 +67,9 @@ def verify(
 class _Found:
     """What was found so far."""
 
-    def __init__(self, reader: EventReader) -> None:
+    def __init__(self, reader: EventReader, folder: Folder) -> None:
         self.reader = reader
+        self.history = History(folder)
         self.lines = self.events = self.archived = self.bytes_read = self.rotations = 0
         self.problems: list[Problem] = []
         self.notes: list[str] = []
@@ -94,7 +96,7 @@ class _Found:
     def look_at_ends(self, folder: Folder) -> None:
         """The mark, what of the archive does not count, and the torn tail."""
         seen = read_mark(folder.fs, folder.mark)
-        now = self.reader.history.glance()
+        now = self.history.glance()
         self.archived = now.archive_lines
         size = folder.archive_bytes()
         if seen is None:

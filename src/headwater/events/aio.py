@@ -39,20 +39,21 @@ async def follow(
     one, or a folder. Cancelling loses nothing: go on from the `place` of the last entry.
     """
     reader = source if isinstance(source, EventReader) else EventReader(source)
-    at = reader.start_of(start)
-    state = reader.shared_state()
+    at = reader._start_of(start)  # noqa: SLF001 - the same steps, without a thread
+    state = reader._shared_state()  # noqa: SLF001
     waiter = None if state is None else Waiter(reader.fs, reader.path, state)
     try:
         given = 0
         while True:
-            for entries, behind in reader.chunks_from(at):
+            for entries, behind in reader._chunks_from(at):  # noqa: SLF001
                 at = behind
                 for entry in entries:
                     yield entry
                     given += 1
                     if given % _TURN_EVENTS == 0:
                         await asyncio.sleep(0)
-            if not await _ready(waiter, reader.ready_behind(at), timeout):
+            ready = reader._ready_behind(at)  # noqa: SLF001
+            if not await _ready(waiter, ready, timeout):
                 return
     finally:
         _let_go(waiter, state)
