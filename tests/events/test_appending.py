@@ -245,6 +245,25 @@ def test_append_on_a_full_disk_leaves_nothing_behind(fault: Fault) -> None:
         assert history(log) == [0, 1]
 
 
+def test_append_cut_short_by_ctrl_c_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interrupted behind its write, an append is taken back by the next one, even a shorter one."""
+    with open_in(FaultFS()) as log:
+        log.append(made(0))
+
+        def interrupted(_: bytes) -> str:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("headwater.events._writer.line_hash", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append(Event("long", "x" * 500, 1))
+        log.append(made(1))
+        assert log.active_log_size() == log.end.offset
+        assert history(log) == [0, 1]
+
+
 def test_many_threads_append_every_event_once(path: Path) -> None:
     """Threads share the log and its syncs; every event is there once, each thread's in order."""
     with EventLog(path, max_log_bytes=2000) as log:

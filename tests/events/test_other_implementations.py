@@ -177,6 +177,8 @@ def test_broken_frame_of_another_implementation_is_a_typed_error(cut: int, path:
     assert (path / "archive.jsonl.zst").read_bytes() == whole + frame[:cut]
     assert not verify(path).ok
     assert history(EventReader(path)) == list(range(30))
+    (path / "rotation.meta").unlink()
+    assert [problem.position for problem in verify(path).problems] == [len(whole)]
 
 
 def test_archive_that_became_shorter_is_a_typed_error(path: Path) -> None:

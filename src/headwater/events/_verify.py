@@ -101,13 +101,12 @@ class _Found:
         size = folder.archive_bytes()
         if seen is None:
             self.notes.append("no rotation mark: written by another implementation")
-        else:
-            self.rotations = seen.mark.rotation
-            if seen.mark.phase != IDLE:
-                self.notes.append("a rotation is under way, or was cut short: opening settles it")
-            elif size > now.archive_bytes:
-                what = f"the archive goes on behind {now.archive_bytes} with no whole frame"
-                self.problems.append(Problem(folder.archive, what, position=now.archive_bytes))
+        elif seen.mark.phase != IDLE:
+            self.notes.append("a rotation is under way, or was cut short: opening settles it")
+        if size > now.archive_bytes and (seen is None or seen.mark.phase == IDLE):
+            what = f"the archive goes on behind {now.archive_bytes} with no whole frame"
+            self.problems.append(Problem(folder.archive, what, position=now.archive_bytes))
+        self.rotations = 0 if seen is None else seen.mark.rotation
         end = self.reader.end
         torn = folder.active_bytes() - end.offset if now.active else 0
         if torn > 0:

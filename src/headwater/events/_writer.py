@@ -129,6 +129,8 @@ class Writer:
         self.syncer = Syncer(self, self.watermark, self.state, tail.sequence)
         self.syncer.publish(self.capture())
         self._barrier = threading.Lock()
+        #: True while nobody knows whether there is something behind the end of the file.
+        self._unsettled = False
         ring_everybody(folder.fs, folder.path)
         after_fork(self)
 
@@ -143,20 +145,29 @@ class Writer:
                 self._write(lines)
                 last = line_hash(lines[lines.rfind(_LINE_END, 0, -1) + 1 : -1])
                 self.tail = Tail(base, start + len(lines), sequence + count, last)
+                self._unsettled = False
                 self.announce()
             return AppendedLines(lines, count, start, sequence)
 
     def _write(self, data: bytes) -> None:
-        """Write behind the end; what a failure leaves of it is taken back."""
-        offset = self.tail.offset
+        """Write behind the end; what a failure, or Ctrl-C, leaves of it is taken back."""
+        if self._unsettled:
+            self._take_back()
+        self._unsettled = True
         try:
-            self.active.file.write(offset, data)
+            self.active.file.write(self.tail.offset, data)
         except StorageError:
-            try:
-                self.active.file.truncate(offset)
-            except StorageError as error:
-                self.syncer.poison(error)
+            self._take_back()
             raise
+
+    def _take_back(self) -> None:
+        """Cut off what was written behind the end and is not counted."""
+        try:
+            self.active.file.truncate(self.tail.offset)
+        except StorageError as error:
+            self.syncer.poison(error)
+            self.syncer.check()
+        self._unsettled = False
 
     def announce(self) -> None:
         """Tell everybody how far the log goes now."""
