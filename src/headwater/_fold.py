@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from headwater._encode import to_timeout
 from headwater._limits import MAX_NAME_BYTES
 from headwater._snapshot import (
     Codec,
@@ -225,8 +226,8 @@ class OpenView(Generic[State, Item]):
 
         What a writer appended is seen by whoever waits for the number it got.
         """
-        patience = _FOREVER_S if timeout is None else max(timeout, 0.0)
-        deadline = time.monotonic() + patience
+        timeout = to_timeout(timeout)
+        deadline = time.monotonic() + (_FOREVER_S if timeout is None else timeout)
         while True:
             self.refresh()
             place = self._opened()

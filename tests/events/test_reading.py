@@ -236,6 +236,10 @@ def test_following_goes_through_rotations(path: Path) -> None:
         assert next(entries).event == made(2)
         assert next(entries, None) is None
         assert list(log.follow(timeout=0)) == []
+        with pytest.raises(InvalidInputError):
+            next(log.follow(timeout=float("nan")))
+        with pytest.raises(InvalidInputError):
+            log.wait_for_events(0, timeout=True)
 
 
 def test_following_without_a_writer_of_ours_still_notices(path: Path) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from headwater.cli.options import Commands
     from headwater.cli.terminal import Terminal
-    from headwater.events import Entry, Event, View
+    from headwater.events import Entry, Event, EventReader, View
 
 _TAIL_EVENTS: Final = 10
 _CHUNK: Final = 1000
@@ -300,7 +300,7 @@ def run_tail(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return OK
 
 
-def _reader(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - its class is in an extra
+def _reader(arguments: argparse.Namespace) -> EventReader:
     from headwater.events import EventReader  # noqa: PLC0415 - an extra
 
     return EventReader(arguments.log, skip_malformed=arguments.skip_malformed)
@@ -338,7 +338,7 @@ def _line(entry: Entry, arguments: argparse.Namespace, terminal: Terminal) -> by
     return "\t".join(cells).encode() + b"\n"
 
 
-def _tell_skipped(reader: Any, terminal: Terminal) -> None:  # noqa: ANN401
+def _tell_skipped(reader: EventReader, terminal: Terminal) -> None:
     if reader.skipped_lines:
         terminal.note(f"left out {counted(reader.skipped_lines, 'malformed line')}")
 
@@ -383,7 +383,7 @@ def run_view(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return OK
 
 
-def _show_snapshot(arguments: argparse.Namespace, terminal: Terminal, reader: Any) -> int:  # noqa: ANN401
+def _show_snapshot(arguments: argparse.Namespace, terminal: Terminal, reader: EventReader) -> int:
     from headwater._snapshot import JsonState, load_snapshot, snapshot_path  # noqa: PLC0415
 
     path = snapshot_path(reader.views_folder, arguments.name)

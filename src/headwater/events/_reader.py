@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from headwater._encode import to_timeout
 from headwater._home import Home
 from headwater._source import Place
 from headwater._state import State
@@ -116,13 +117,13 @@ class EventReader:
 
         Ends when nothing came for `timeout` seconds (None: never).
         """
+        seconds = _patience(timeout)
         at = self._start_of(start)
         with self._waiter() as waiter:
             while True:
                 for entries, behind in self._chunks_from(at):
                     yield from entries
                     at = behind
-                seconds = _FOREVER_S if timeout is None else timeout
                 if not waiter(self._ready_behind(at), seconds):
                     return
 
@@ -212,10 +213,9 @@ class EventReader:
 
     def wait_for_events(self, after: int | Place, timeout: float | None = None) -> bool:
         """Sleep until `has_new_events`; False when the time was over first."""
+        seconds = _patience(timeout)
         with self._waiter() as waiter:
-            return waiter(
-                lambda: self.has_new_events(after), _FOREVER_S if timeout is None else timeout
-            )
+            return waiter(lambda: self.has_new_events(after), seconds)
 
     def _ready_behind(self, at: Start) -> Callable[[], bool]:
         """Something that tells whether a place has been left behind: by an event, or a rotation."""
@@ -333,6 +333,12 @@ class EventReader:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}>"
+
+
+def _patience(timeout: float | None) -> float:
+    """Seconds to wait; None is for ever."""
+    seconds = to_timeout(timeout)
+    return _FOREVER_S if seconds is None else seconds
 
 
 def _lines(data: bytes) -> list[bytes]:

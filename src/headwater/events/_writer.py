@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from headwater._durability import End, Syncer
 from headwater._state import NEXT, WAKE, State
-from headwater._wakeup import ring_everybody, wake_sleepers
+from headwater._wakeup import fence, ring_everybody, wake_sleepers
 from headwater._watermark import Watermark
 from headwater.errors import ClosedError, StorageError
 from headwater.events._event import line_hash
@@ -172,6 +172,7 @@ class Writer:
     def announce(self) -> None:
         """Tell everybody how far the log goes now."""
         self.state.quads[NEXT] = self.tail.sequence
+        fence()
         if self.state.quads[WAKE]:
             wake_sleepers(self.folder.fs, self.folder.path, self.state, self._barrier)
 
@@ -236,7 +237,10 @@ class Writer:
             if not self.orphaned:
                 self._finish()
         finally:
-            self.release()
+            try:
+                self.syncer.end()
+            finally:
+                self.release()
 
     def _finish(self) -> None:
         if not self.is_poisoned:

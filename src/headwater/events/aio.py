@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from headwater._encode import to_timeout
 from headwater._wakeup import Waiter
 from headwater.aio import awaited
 from headwater.events._reader import EventReader
@@ -38,6 +39,7 @@ async def follow(
     Ends when nothing came for `timeout` seconds (None: never). `source` is an open log, a reader of
     one, or a folder. Cancelling loses nothing: go on from the `place` of the last entry.
     """
+    to_timeout(timeout)
     reader = source if isinstance(source, EventReader) else EventReader(source)
     at = reader._start_of(start)  # noqa: SLF001 - the same steps, without a thread
     state = reader._shared_state()  # noqa: SLF001
