@@ -205,3 +205,13 @@ def test_commands_that_only_look_work_on_a_live_log(log: Path) -> None:
             outcome = run("events", words[0], log, *words[1:], "--json")
             assert outcome.code == 3
             assert '"code": "locked"' in outcome.err
+
+
+@pytest.mark.parametrize("name", ["append", "cat", "tail", "rotate", "view", "rebuild", "verify"])
+def test_help_of_each_command_has_examples(name: str) -> None:
+    """Every command of the group explains its options, and shows how it is used."""
+    outcome = run("events", name, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert f"  headwater events {name} data/shop" in outcome.text.replace(" -f", "")
+    assert "--json" in outcome.text
+    assert max(map(len, outcome.text.splitlines())) <= 110

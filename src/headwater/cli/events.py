@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater._limits import MAX_SEQUENCE
-from headwater.cli.options import NO, OK, Parser, UsageError, add_log, command
+from headwater.cli.options import NO, OK, Parser, UsageError, add_json, add_log, command
 from headwater.cli.text import (
     amount_of,
     count_of,
@@ -43,6 +43,10 @@ _WHAT: Final = "the event log's folder"
 _MORE: Final = """\
 An event log is a folder of JSON lines with an archive and views. cat, tail, view and verify change
 nothing and can be used on a live one; append, rotate and rebuild need it to be closed elsewhere."""
+_EXAMPLES: Final = """\
+  headwater events tail -f data/shop
+  headwater events view data/shop types --reducer types
+  headwater events append --help"""
 _APPEND_MORE: Final = """\
 Each line of stdin is an event: an object with type, data, and ts, id, actor, meta where wanted.
 With --type a line is the data alone. --data appends one event and reads nothing. Without ts an
@@ -58,9 +62,11 @@ def add(commands: Commands) -> None:
         "events",
         help="work with event logs: JSON lines, archive, views",
         description=_MORE,
+        epilog=f"examples:\n{_EXAMPLES}",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_json(group)
     actions = group.add_subparsers(
         title="commands", metavar="COMMAND", dest="action", required=True, parser_class=Parser
     )

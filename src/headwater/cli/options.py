@@ -50,11 +50,16 @@ def command(  # noqa: PLR0913 - what a parser is made of
         allow_abbrev=False,
     )
     parser.set_defaults(run=run, prog=parser.prog)
+    add_json(parser)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option that every command has."""
     # Suppressed, so that the command does not take back what was said in front of it.
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, errors too"
     )
-    return parser
 
 
 def add_log(parser: argparse.ArgumentParser, *, what: str = "the log's folder") -> None:
