@@ -150,7 +150,7 @@ class Replay(_Replaying):
         state = COUNTS.fresh()
         reader = EventReader(self.home)
         for items, _ in reader.batches(reader.first_place()):
-            state = COUNTS.fold(items, state)
+            state = COUNTS.fold_into(state, items)
         self.found = state
         return self.sizes.events
 

@@ -87,17 +87,19 @@ class View(Generic[State, Item]):
     def _initial(self) -> Any:  # noqa: ANN401 - of one key, or of the whole
         return self.initial() if callable(self.initial) else copy.deepcopy(self.initial)
 
-    def fold(self, items: Iterable[Item], state: State | None = None) -> State:
-        """Fold items into a state, by default into a fresh one; which may be changed in place."""
-        if state is None:
-            state = self.fresh()
+    def fold(self, items: Iterable[Item]) -> State:
+        """Fold items into a fresh state."""
+        return self.fold_into(self.fresh(), items)
+
+    def fold_into(self, state: State, items: Iterable[Item]) -> State:
+        """Fold items into a state, which may be changed in place."""
         if self.key is not None:
             self._fold_keyed(items, state)
             return state
-        reducer, folded = self.reducer, state
+        reducer = self.reducer
         for item in items:
-            folded = reducer(folded, item)
-        return folded
+            state = reducer(state, item)
+        return state
 
     def _fold_keyed(self, items: Iterable[Item], states: Any) -> None:  # noqa: ANN401 - a dict
         key_of, reducer = self.key, self.reducer
@@ -195,6 +197,8 @@ class OpenView(Generic[State, Item]):
         with self._lock:
             if self._place is None:
                 self._load()
+            elif self._source.fit(self._place, 0) is None:
+                self._begin()  # a recovery cut off what was folded
             self._advance(progress)
             return self._state
 
@@ -216,7 +220,7 @@ class OpenView(Generic[State, Item]):
             raise InvalidInputError(f"sequence must be a number from 0 on, not {sequence!r}")
         state, place = self.definition.fresh(), self._source.first_place()
         for items, behind in self._source.batches(place, sequence):
-            state, place = self.definition.fold(items, state), behind
+            state, place = self.definition.fold_into(state, items), behind
         if (place.sequence or 0) < sequence:
             raise PositionError(f"the history ends at {place.sequence}, in front of {sequence}")
         return state
@@ -274,7 +278,7 @@ class OpenView(Generic[State, Item]):
         state = self._state
         self._place = None  # a reducer that fails may leave the state half changed
         for items, behind in self._source.batches(place):
-            state, place = self.definition.fold(items, state), behind
+            state, place = self.definition.fold_into(state, items), behind
             if progress is not None:
                 progress(place.sequence or 0)
         self._state, self._place = state, place

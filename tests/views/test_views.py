@@ -329,6 +329,34 @@ def test_reducer_that_fails_leaves_the_view_as_it_was(log: Log) -> None:
     assert view.refresh() == list("abcdefg")
 
 
+def test_items_that_are_cut_off_under_an_open_view_are_not_in_its_state(log: Log) -> None:
+    """A place that is not the log's any more, as after a recovery, has the state built again."""
+    view = views.over(log, TEXT)
+    view.refresh()
+    assert view._place is not None
+    view._place = view._place._replace(hash="0" * 16)
+    view._state = "abcdX"
+    assert view.refresh() == "abcde"
+
+
+def test_state_may_be_none_at_any_time(log: Log) -> None:
+    """A reducer may return None; the next refresh goes on from it."""
+    last: View[str | None, Record] = View("last", _or_none, "nothing")
+    view = views.over(log, last)
+    assert view.refresh() == "e"
+    log.append(b"-")
+    assert view.refresh() is None
+    log.append(b"f")
+    assert view.refresh() == "Nonef"
+    assert views.over(log, last).rebuild() == "Nonef"
+
+
+def _or_none(state: str | None, record: Record) -> str | None:
+    """The value, behind None where that was the state; a dash is None."""
+    value = record.value.decode()
+    return None if value == "-" else f"None{value}" if state is None else value
+
+
 def test_initial_state_is_never_shared(log: Log) -> None:
     """A reducer that changes its state in place does not change where the next rebuild begins."""
     start: list[str] = []
