@@ -177,12 +177,12 @@ def explore(workload: Workload, durability: Durability, nested: float) -> tuple[
             required = run.promised(done) if is_process or durability == "sync" else 0
             crashes += 1
             if luck.random() < nested:
-                second += again(image.fork(), required, run.appended, told)
+                second += again(image.fork(), durability, required, run.appended, told)
             judge(image, required, run.appended, told)
     return crashes, second
 
 
-def again(image: FaultFS, required: int, possible: int, told: str) -> int:
+def again(image: FaultFS, durability: Durability, required: int, possible: int, told: str) -> int:
     """Crash once more, after every operation of the recovery and of a rotation behind it."""
     with open_in(image) as log:
         count = log.next_sequence
@@ -192,7 +192,9 @@ def again(image: FaultFS, required: int, possible: int, told: str) -> int:
     seen = 0
     for done, fs in FaultFS.moments(image.journal):
         name, left = luck.choice(list(endings(fs, done)))
-        judge(left, required, max(possible, count + 1), f"{told}, then {name}")
+        survives = durability == "sync" or name.endswith("process")
+        stands = required if survives else 0
+        judge(left, stands, max(possible, count + 1), f"{told}, then {name}")
         seen += 1
     return seen
 
