@@ -74,13 +74,13 @@ def appends(folder: Path, sizes: Sizes, rounds: int) -> dict[str, Timing]:
     events = [event(number) for number in range(sizes.batches * BATCH)]
     batches = [events[at : at + BATCH] for at in range(0, len(events), BATCH)]
     lines = [encode_events(batch) for batch in batches]
-    timings = {name: Timing(name) for name in ("events-append", "raw-append")}
+    timings = {name: Timing() for name in ("events-append", "raw-append")}
     for number in range(rounds):
         place = folder / str(number)
         place.mkdir(parents=True)
         ours, raw = _appended(place, batches, lines)
-        timings["events-append"].seconds.append(ours / len(events))
-        timings["raw-append"].seconds.append(raw / len(events))
+        timings["events-append"].rounds.append(ours / len(events) * 1e9)
+        timings["raw-append"].rounds.append(raw / len(events) * 1e9)
     return timings
 
 
@@ -250,19 +250,15 @@ def rows(folder: Path, rounds: int, *, tiny: bool = False) -> list[dict[str, obj
     sizes = Sizes.tiny() if tiny else Sizes()
     home = folder / "log"
     timings = appends(folder / "append", sizes, rounds)
-    timings |= run_rounds(
-        [Replay(sizes, home), PlainReplay(sizes, home)], folder / "replay", rounds
-    )
+    replaying = [Replay(sizes, home), PlainReplay(sizes, home)]
+    timings |= run_rounds(replaying, folder / "replay", rounds).timings
     memory = replay_memory_mib(home)
-    timings |= run_rounds(
-        [
-            Rebuild(sizes, home),
-            Refresh(sizes, home, syncs=False),
-            Refresh(sizes, home, syncs=True),
-        ],
-        folder / "views",
-        rounds,
-    )
+    folding = [
+        Rebuild(sizes, home),
+        Refresh(sizes, home, syncs=False),
+        Refresh(sizes, home, syncs=True),
+    ]
+    timings |= run_rounds(folding, folder / "views", rounds).timings
     return [
         _row("event append, synced, batches of 100", timings, "events-append", "raw-append", 0.8),
         _row("replay counted by type", timings, "events-replay", "json-replay", 2.0)
@@ -280,11 +276,11 @@ def _row(
     ratio = other.best / mine.best
     return {
         "name": name,
-        "headwater_ns": mine.best * 1e9,
-        "headwater_median_ns": mine.median * 1e9,
+        "headwater_ns": mine.best,
+        "headwater_median_ns": mine.median,
         "peer": peer,
-        "peer_ns": other.best * 1e9,
-        "peer_median_ns": other.median * 1e9,
+        "peer_ns": other.best,
+        "peer_median_ns": other.median,
         "ratio": ratio,
         "ratio_of_medians": other.median / mine.median,
         "goal": goal,
@@ -305,7 +301,7 @@ def replay_memory_mib(home: Path) -> float:
         "print((used() - before) / 1024)\n"
     )
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(  # noqa: S603 - our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", code, str(home)],
         capture_output=True,
         text=True,
