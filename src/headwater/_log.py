@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from contextlib import closing
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from headwater import _inbox, _positions, _retention
 from headwater._batch import BatchBuilder
@@ -20,9 +19,8 @@ from headwater._limits import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_SEGMENT_BYTES,
     MAX_FRAME_BYTES,
-    MAX_SEGMENT_BYTES,
-    MIN_SEGMENT_BYTES,
 )
+from headwater._options import check_options, to_seconds
 from headwater._reader import move_reader, open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
@@ -33,13 +31,13 @@ from headwater._view import LogView
 from headwater.errors import (
     ClosedError,
     HeadwaterError,
-    InvalidInputError,
     UnsupportedError,
 )
 from headwater.fs import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from datetime import timedelta
     from os import PathLike
     from types import TracebackType
 
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from headwater._types import Durability, Mode, Record, Retained, SegmentInfo
 
 _Item = TypeVar("_Item")
-_DURABILITIES: Final = ("sync", "interval", "os")
 
 
 class Log:
@@ -503,9 +500,9 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     `CorruptionError`, `UnsupportedError`, `StorageError`.
     """
     folder = absolute(path)
-    max_age_s = _seconds("segment_max_age", segment_max_age)
-    expiry_s = _seconds("reader_expiry", reader_expiry)
-    _check_options(mode, durability, interval_ms, segment_bytes)
+    max_age_s = to_seconds("segment_max_age", segment_max_age)
+    expiry_s = to_seconds("reader_expiry", reader_expiry)
+    check_options(mode, durability, interval_ms, segment_bytes)
     home = Home.on_disk(folder)
     log = open_home(
         home,
@@ -553,32 +550,3 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
         log.close()
         raise
     return log
-
-
-def _seconds(what: str, age: float | timedelta | None) -> float | None:
-    if age is None:
-        return None
-    seconds = age.total_seconds() if isinstance(age, timedelta) else age
-    if type(seconds) not in (int, float) or not seconds > 0:
-        raise InvalidInputError(f"{what} must be positive seconds or a timedelta, not {age!r}")
-    return float(seconds)
-
-
-def _check_options(
-    mode: object, durability: object, interval_ms: object, segment_bytes: object
-) -> None:
-    if mode not in ("a", "r"):
-        raise InvalidInputError(f'mode must be "a" or "r", not {mode!r}')
-    if durability not in _DURABILITIES:
-        raise InvalidInputError(f"durability must be one of {_DURABILITIES}, not {durability!r}")
-    if not isinstance(interval_ms, int) or interval_ms < 1:
-        raise InvalidInputError(f"interval_ms must be a positive int, not {interval_ms!r}")
-    if segment_bytes is None:
-        return
-    if not isinstance(segment_bytes, int) or isinstance(segment_bytes, bool):
-        raise InvalidInputError(f"segment_bytes must be an int, not {segment_bytes!r}")
-    if not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_SEGMENT_BYTES or segment_bytes % 4096:
-        raise InvalidInputError(
-            f"segment_bytes must be a multiple of 4096 from {MIN_SEGMENT_BYTES} to "
-            f"{MAX_SEGMENT_BYTES}, not {segment_bytes}"
-        )
