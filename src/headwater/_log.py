@@ -21,7 +21,7 @@ from headwater._limits import (
     MAX_FRAME_BYTES,
 )
 from headwater._options import check_options, to_seconds
-from headwater._reader import move_reader, open_reader, resolve_start
+from headwater._reader import check_start, move_reader, open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
 from headwater._startup import check_folder, logger, open_writer
@@ -277,10 +277,12 @@ class Log:
 
     def read(self, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
         """The records from `start` (default: the first kept) up to `stop`, or to the tail."""
+        self._check_range(start, stop)
         return self._decoded(start, stop, lambda chunk: chunk.records())
 
     def values(self, start: Start | None = None, stop: int | None = None) -> Iterator[bytes]:
         """As `read`, the values alone: the fastest way through a log in plain Python."""
+        self._check_range(start, stop)
         return self._decoded(start, stop, lambda chunk: chunk.values())
 
     def to_arrow(self, start: Start | None = None, stop: int | None = None) -> pa.RecordBatchReader:
@@ -290,6 +292,7 @@ class Log:
         """
         from headwater._arrow import SMALL_RECORDS, reader_of  # noqa: PLC0415 - pyarrow is optional
 
+        self._check_range(start, stop)
         return reader_of(self._chunks(start, stop, SMALL_RECORDS))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -300,7 +303,7 @@ class Log:
         self, start: Start | None, stop: int | None, decode: Callable[[Chunk], Iterable[_Item]]
     ) -> Iterator[_Item]:
         """What `decode` makes of each chunk; at once, because a recovery may cut the tail."""
-        with closing(self._cursor(start, stop)) as cursor:
+        with closing(self._cursor(start)) as cursor:
             while (chunk := cursor.next_chunk(stop)) is not None:
                 items = decode(chunk)
                 if cursor.was_cut:
@@ -312,14 +315,20 @@ class Log:
         self, start: Start | None, stop: int | None, least: int
     ) -> Iterator[Chunk | RunChunk]:
         """The chunks themselves, ranges of the map; in runs where batches have so many records."""
-        with closing(self._cursor(start, stop)) as cursor:
+        with closing(self._cursor(start)) as cursor:
             while (chunk := cursor.next_run(stop, least) or cursor.next_chunk(stop)) is not None:
                 yield chunk
 
-    def _cursor(self, start: Start | None, stop: int | None) -> Cursor:
+    def _check_range(self, start: Start | None, stop: int | None) -> None:
+        """Refuse wrong arguments at the call, not when the first record is asked for."""
         self._check()
+        if start is not None:
+            check_start(start)
         if stop is not None:
             to_count(stop, "stop", 0)
+
+    def _cursor(self, start: Start | None) -> Cursor:
+        self._check()
         return Cursor(self._view, resolve_start(self._view, "earliest" if start is None else start))
 
     def sequence_at(self, start: Start) -> int:

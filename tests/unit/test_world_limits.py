@@ -310,7 +310,7 @@ def test_read_only_folder_refuses_a_writer_and_serves_readers(world: World, faul
 
 @pytest.mark.parametrize("fault", [Fault.EROFS, Fault.EACCES], ids=["EROFS", "EACCES"])
 def test_cleanup_of_a_read_only_folder_is_an_error(world: World, fault: Fault) -> None:
-    """Where something would go and nothing may be written, cleanup says so; the plan can be seen."""
+    """Where something would go and nothing may be written, cleanup says so; a plan can be made."""
     log = world.open()
     log.append(b"a")
     log.roll()
