@@ -17,7 +17,7 @@ from tests.crash.damaged import Damaged, keeps_the_old_files, repeated
 from tests.unit.mending import DAMAGE, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from tests.measured import Measured
 
@@ -66,19 +66,37 @@ def test_repair_crashed_many_times_keeps_its_promises(name: str, measured: Measu
     assert explored.second_crashes > 500
 
 
-def test_violation_of_a_repair_is_seen_again_from_its_line() -> None:
+def a_missing_pointer() -> World:
+    """A begin by its name."""
+    return Damaged("no pointer")()
+
+
+@pytest.mark.parametrize(
+    ("begin", "named", "imported"),
+    [
+        (Damaged("no pointer"), "Damaged(name='no pointer')", "tests.crash.damaged import Damaged"),
+        (
+            a_missing_pointer,
+            "a_missing_pointer",
+            "tests.crash.test_repair import a_missing_pointer",
+        ),
+    ],
+    ids=["value", "function"],
+)
+def test_violation_of_a_repair_is_seen_again_from_its_line(
+    begin: Callable[[], World], named: str, imported: str
+) -> None:
     """The line names where the workload began, so that it shows the same again."""
 
     def boastful(world: World) -> None:
         world.repair()
         world.ledger.claim(world.moment, RECORDS + 1)
 
-    begin = Damaged("no pointer")
     with pytest.raises(Violation, match="145 records were promised") as first:
         explore(boastful, begin=begin, models=("process",))
     line = str(first.value).splitlines()[-1]
-    assert f"begin={begin!r}" in line
-    assert "from tests.crash.damaged import Damaged; " in line
+    assert f", begin={named})" in line
+    assert f"from {imported}; " in line
     place = line.partition("only='")[2].partition("'")[0]
     with pytest.raises(Violation) as again:
         explore(boastful, begin=begin, only=place)

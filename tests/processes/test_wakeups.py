@@ -67,7 +67,7 @@ def _take_turns(zygote: Zygote, path: str, rounds: int, style: str) -> dict[str,
 
 def _told(report: dict[str, int]) -> str:
     slept, late = report["sleeps"], report["rechecks_that_woke"]
-    return f"the reader slept in {slept} of them, the safety re-check woke it in {late}"
+    return f"the reader slept {slept} times, the safety re-check woke it {late} times"
 
 
 @pytest.mark.parametrize("style", ROUNDS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import count
+from types import FunctionType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from headwater.testing._compare import words
@@ -198,8 +199,10 @@ class Explorer:
         again = "" if self.again is resume else f", again={self.again.__qualname__}"
         begin, source = "", ""
         if self.begin is not an_empty_disk:
-            begin, kind = f", begin={self.begin!r}", type(self.begin)
-            source = f"from {kind.__module__} import {kind.__qualname__}; "
+            is_plain = isinstance(self.begin, FunctionType)
+            made = self.begin if is_plain else type(self.begin)
+            begin = f", begin={made.__qualname__ if is_plain else repr(self.begin)}"
+            source = f"from {made.__module__} import {made.__qualname__}; "
         return (
             'seen again with: python -c "from headwater.testing import explore; '
             f"from {module} import {name}; {source}explore({name}, only='{place}'{again}{begin})\""
