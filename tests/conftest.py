@@ -1,4 +1,4 @@
-"""Rules for the whole suite: generated cases, and no silent skip where CI looks.
+"""Rules for the whole suite: generated cases, no silent skip where CI looks, counts that are shown.
 
 A skip or an expected failure is fine on somebody's laptop. With `CI=true` it is a failure, unless
 `ALLOWED` names the test and the reason.
@@ -19,7 +19,10 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+
+#: Name under which a report carries what its test has measured.
+MEASURED: Final = "measured"
 
 #: Node id -> why CI may go without it. Short by intention.
 ALLOWED: Final[dict[str, str]] = {}
@@ -58,6 +61,28 @@ def pytest_report_header() -> str:
 # A shell that starts the suite in the background has it ignore Ctrl-C, and so every process of it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Show a line at the end of the run, also of a green one and of one in several processes."""
+    return lambda text: record_property(MEASURED, text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was measured, in front of the closing line."""
+    lines = [
+        f"{report.nodeid}: {text}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, text in report.user_properties
+        if name == MEASURED
+    ]
+    if lines:
+        terminalreporter.section("measured")
+        for line in sorted(lines):
+            terminalreporter.line(line)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

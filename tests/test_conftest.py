@@ -28,6 +28,15 @@ def test_skipped(): pass
 @pytest.mark.xfail(reason="known", strict=True)
 def test_expected(): raise AssertionError
 """
+MEASURING = """
+def test_measures(measured):
+    measured("7 of 9 kills")
+    measured("12 records")
+
+def test_measures_and_fails(measured):
+    measured("0 records")
+    raise AssertionError
+"""
 SKIPPED_FILE = "import pytest\npytest.skip('no library', allow_module_level=True)\n"
 
 
@@ -75,6 +84,30 @@ def test_skip_on_the_list_is_allowed(run: Run) -> None:
     )
     last = run("--continue-on-collection-errors", conftest=listed)
     assert re.search("1 failed, 1 passed, 1 skipped, 1 error in", last)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_measured_lines_are_shown_in_front_of_the_closing_line(
+    tmp_path: Path, workers: str
+) -> None:
+    """Green or not, in one process or in several: each line once, with its test; pytest ends."""
+    (tmp_path / "conftest.py").write_text(CONFTEST.read_text("utf-8"), "utf-8")
+    (tmp_path / "test_some.py").write_text(MEASURING, "utf-8")
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = outcome.stdout.rstrip().splitlines()
+    shown = [line for line in lines if line.startswith("test_some.py::")]
+    assert shown == [
+        "test_some.py::test_measures: 12 records",
+        "test_some.py::test_measures: 7 of 9 kills",
+        "test_some.py::test_measures_and_fails: 0 records",
+    ]
+    assert re.match("1 failed, 1 passed in", lines[-1])
 
 
 def test_suite_started_in_the_background_takes_an_interrupt() -> None:

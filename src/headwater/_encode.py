@@ -34,10 +34,14 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headwater._types import Header, Headers
+    from typing_extensions import Buffer
 
-    BytesLike: TypeAlias = bytes | bytearray | memoryview
-    HeadersLike: TypeAlias = Mapping[str, bytes | None] | Iterable[Header] | None
+    from headwater._types import Headers
+
+    BytesLike: TypeAlias = Buffer
+    HeadersLike: TypeAlias = (
+        Mapping[str, BytesLike | None] | Iterable[tuple[str, BytesLike | None]] | None
+    )
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -94,13 +98,16 @@ class Batch(NamedTuple):
 
 
 def to_bytes(value: object, what: str = "value") -> bytes:
-    """A copy of bytes-like input. Raises `InvalidInputError` for anything else."""
+    """A copy of what any buffer holds. Raises `InvalidInputError` for anything else."""
     if isinstance(value, bytes):
         return bytes(value) if type(value) is not bytes else value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    advice = ": encode it first" if isinstance(value, str) else ""
-    raise InvalidInputError(f"{what} must be bytes-like, not {type(value).__name__}{advice}")
+    try:
+        with memoryview(cast("Buffer", value)) as view:
+            return view.tobytes()
+    except (TypeError, ValueError):  # no buffer, or a view that was released
+        advice = ": encode it first" if isinstance(value, str) else ""
+        kind = type(value).__name__
+        raise InvalidInputError(f"{what} must be bytes-like, not {kind}{advice}") from None
 
 
 def to_key(key: object) -> bytes | None:
@@ -233,7 +240,7 @@ def to_batch(
 def _joined(items: list[BytesLike]) -> bytes | None:
     """The items end to end, if they look like one frame; None for what is no list of bytes."""
     try:
-        likely = items and len(items) * len(items[0]) <= MAX_FRAME_BYTES
+        likely = items and len(items) * len(cast("bytes", items[0])) <= MAX_FRAME_BYTES
         return b"".join(items) if likely else None
     except TypeError:
         return None

@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from contextlib import closing
-from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from headwater import _inbox, _positions, _retention
 from headwater._batch import BatchBuilder
@@ -20,10 +19,9 @@ from headwater._limits import (
     DEFAULT_INTERVAL_MS,
     DEFAULT_SEGMENT_BYTES,
     MAX_FRAME_BYTES,
-    MAX_SEGMENT_BYTES,
-    MIN_SEGMENT_BYTES,
 )
-from headwater._reader import move_reader, open_reader, resolve_start
+from headwater._options import check_options, to_seconds
+from headwater._reader import check_start, move_reader, open_reader, resolve_start
 from headwater._roll import roll_now
 from headwater._shutdown import release, shut_down
 from headwater._startup import check_folder, logger, open_writer
@@ -33,13 +31,13 @@ from headwater._view import LogView
 from headwater.errors import (
     ClosedError,
     HeadwaterError,
-    InvalidInputError,
     UnsupportedError,
 )
 from headwater.fs import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from datetime import timedelta
     from os import PathLike
     from types import TracebackType
 
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from headwater._types import Durability, Mode, Record, Retained, SegmentInfo
 
 _Item = TypeVar("_Item")
-_DURABILITIES: Final = ("sync", "interval", "os")
 
 
 class Log:
@@ -280,10 +277,12 @@ class Log:
 
     def read(self, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
         """The records from `start` (default: the first kept) up to `stop`, or to the tail."""
+        self._check_range(start, stop)
         return self._decoded(start, stop, lambda chunk: chunk.records())
 
     def values(self, start: Start | None = None, stop: int | None = None) -> Iterator[bytes]:
         """As `read`, the values alone: the fastest way through a log in plain Python."""
+        self._check_range(start, stop)
         return self._decoded(start, stop, lambda chunk: chunk.values())
 
     def to_arrow(self, start: Start | None = None, stop: int | None = None) -> pa.RecordBatchReader:
@@ -293,6 +292,7 @@ class Log:
         """
         from headwater._arrow import SMALL_RECORDS, reader_of  # noqa: PLC0415 - pyarrow is optional
 
+        self._check_range(start, stop)
         return reader_of(self._chunks(start, stop, SMALL_RECORDS))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -303,7 +303,7 @@ class Log:
         self, start: Start | None, stop: int | None, decode: Callable[[Chunk], Iterable[_Item]]
     ) -> Iterator[_Item]:
         """What `decode` makes of each chunk; at once, because a recovery may cut the tail."""
-        with closing(self._cursor(start, stop)) as cursor:
+        with closing(self._cursor(start)) as cursor:
             while (chunk := cursor.next_chunk(stop)) is not None:
                 items = decode(chunk)
                 if cursor.was_cut:
@@ -315,14 +315,20 @@ class Log:
         self, start: Start | None, stop: int | None, least: int
     ) -> Iterator[Chunk | RunChunk]:
         """The chunks themselves, ranges of the map; in runs where batches have so many records."""
-        with closing(self._cursor(start, stop)) as cursor:
+        with closing(self._cursor(start)) as cursor:
             while (chunk := cursor.next_run(stop, least) or cursor.next_chunk(stop)) is not None:
                 yield chunk
 
-    def _cursor(self, start: Start | None, stop: int | None) -> Cursor:
+    def _check_range(self, start: Start | None, stop: int | None) -> None:
+        """Refuse wrong arguments at the call, not when the first record is asked for."""
         self._check()
+        if start is not None:
+            check_start(start)
         if stop is not None:
             to_count(stop, "stop", 0)
+
+    def _cursor(self, start: Start | None) -> Cursor:
+        self._check()
         return Cursor(self._view, resolve_start(self._view, "earliest" if start is None else start))
 
     def sequence_at(self, start: Start) -> int:
@@ -503,9 +509,9 @@ def open(  # noqa: PLR0913 - the public name is headwater.open
     `CorruptionError`, `UnsupportedError`, `StorageError`.
     """
     folder = absolute(path)
-    max_age_s = _seconds("segment_max_age", segment_max_age)
-    expiry_s = _seconds("reader_expiry", reader_expiry)
-    _check_options(mode, durability, interval_ms, segment_bytes)
+    max_age_s = to_seconds("segment_max_age", segment_max_age)
+    expiry_s = to_seconds("reader_expiry", reader_expiry)
+    check_options(mode, durability, interval_ms, segment_bytes)
     home = Home.on_disk(folder)
     log = open_home(
         home,
@@ -553,32 +559,3 @@ def open_home(  # noqa: PLR0913 - the options of `open`, checked
         log.close()
         raise
     return log
-
-
-def _seconds(what: str, age: float | timedelta | None) -> float | None:
-    if age is None:
-        return None
-    seconds = age.total_seconds() if isinstance(age, timedelta) else age
-    if type(seconds) not in (int, float) or not seconds > 0:
-        raise InvalidInputError(f"{what} must be positive seconds or a timedelta, not {age!r}")
-    return float(seconds)
-
-
-def _check_options(
-    mode: object, durability: object, interval_ms: object, segment_bytes: object
-) -> None:
-    if mode not in ("a", "r"):
-        raise InvalidInputError(f'mode must be "a" or "r", not {mode!r}')
-    if durability not in _DURABILITIES:
-        raise InvalidInputError(f"durability must be one of {_DURABILITIES}, not {durability!r}")
-    if not isinstance(interval_ms, int) or interval_ms < 1:
-        raise InvalidInputError(f"interval_ms must be a positive int, not {interval_ms!r}")
-    if segment_bytes is None:
-        return
-    if not isinstance(segment_bytes, int) or isinstance(segment_bytes, bool):
-        raise InvalidInputError(f"segment_bytes must be an int, not {segment_bytes!r}")
-    if not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_SEGMENT_BYTES or segment_bytes % 4096:
-        raise InvalidInputError(
-            f"segment_bytes must be a multiple of 4096 from {MIN_SEGMENT_BYTES} to "
-            f"{MAX_SEGMENT_BYTES}, not {segment_bytes}"
-        )

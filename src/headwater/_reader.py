@@ -133,6 +133,9 @@ class Reader:
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
         """As iterating, then wait for more; ends when nothing came for `timeout` seconds."""
+        return self._follow(to_timeout(timeout))
+
+    def _follow(self, timeout: float | None) -> Iterator[Record]:
         while True:
             record = self._next()
             if record is not None:
@@ -432,20 +435,26 @@ def _beginning(chunk: FrameChunk | SinglesChunk) -> tuple[Position, int]:
 
 def resolve_start(view: LogView, start: Start) -> int:
     """The sequence that a caller's idea of a start means."""
+    check_start(start)
     if start == "earliest":
         return view.start_sequence
     if start == "latest":
         return view.next_sequence
     if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
         seconds, rest = divmod(start - _EPOCH, timedelta(seconds=1))
         return view.locate_time(seconds * 10**9 + rest // timedelta(microseconds=1) * 1000)
-    if type(start) is not int or start < 0:
+    return start
+
+
+def check_start(start: object) -> None:
+    """Refuse what does not say where to begin."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
+    elif start not in ("earliest", "latest") and (type(start) is not int or start < 0):
         raise InvalidInputError(
             f'start must be "earliest", "latest", a sequence or an aware datetime, not {start!r}'
         )
-    return start
 
 
 def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -> Reader:

@@ -5,12 +5,14 @@ A log has no holes, and its sequences are never reused. So a log with damage in 
 in `repair-<time>/`, beside a copy of every file as it was. Decided in docs/design/003-repair.md.
 
 Every step leaves a folder from which another repair comes to a good log: copies come first, then
-the segments, then the manifest, then what is derived from them.
+the segments, then the manifest, then what is derived from them. A repair may have been stopped by a
+sync that failed, so the next one first makes durable what it sees.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +43,7 @@ from headwater._slots import PointerSlots
 from headwater._startup import take_lock
 from headwater._types import Problem, RepairReport
 from headwater._verify_files import BACKUP_PREFIX, leads
-from headwater.errors import LockedError, NotALogError
+from headwater.errors import CorruptionError, LockedError, NotALogError
 from headwater.fs import absolute
 
 if TYPE_CHECKING:
@@ -120,6 +122,8 @@ class Repair:
     def run(self, *, dry_run: bool) -> RepairReport:
         """Do it, or say what would be done."""
         self._count_bytes()
+        if not dry_run:
+            self._settle()
         found = survey(self.home, self._step)
         if not found.unborn:
             live = self._plan_segments(found)
@@ -136,6 +140,27 @@ class Repair:
             found.records_lost,
             _skipped(found),
         )
+
+    def _settle(self) -> None:
+        """Make durable what an earlier repair did and could not sync: names, and the pointer.
+
+        What this one finds in order it leaves alone, and moves further names on top of it.
+        """
+        fs, home = self.home.fs, self.home
+        for name in fs.list(home.folder):
+            backup = home.path(name)
+            if name.startswith(BACKUP_PREFIX) and fs.is_dir(backup):
+                self._settle_names([f"{backup}/{inner}" for inner in fs.list(backup)])
+                fs.sync_dir(backup)
+        self._settle_names([home.readers, home.inbox])
+        fs.sync_dir(home.folder)
+        with suppress(CorruptionError):  # then it is written anew
+            ManifestWriter(fs, home.folder).settle()
+
+    def _settle_names(self, paths: list[str]) -> None:
+        for path in paths:
+            if self.home.fs.is_dir(path):
+                self.home.fs.sync_dir(path)
 
     def _count_bytes(self) -> None:
         fs, folder = self.home.fs, self.home.folder
@@ -191,7 +216,7 @@ class Repair:
         for piece in old:
             self._plan_history(piece)
         for part in changed:
-            self._plan_rewrite(part)
+            self._plan_rewrite(found, part)
         if empty:
             live = [self._plan_empty(found)]
         self._plan_departures(found, old, kept)
@@ -218,10 +243,11 @@ class Repair:
                 self._sizes[place] = moved_stop(scan, part.run, part.known)
         return self._sizes[place]
 
-    def _plan_rewrite(self, part: Part) -> None:
+    def _plan_rewrite(self, found: Survey, part: Part) -> None:
         file, run = part.file, part.run
         name = segment_filename(file.number)
         if run.start > FIRST_FRAME:
+            self._steps.append(Step("", partial(self._retract_places, found, file.number)))
             text = f"begin {name} at sequence {run.sequence}, behind the damage"
         elif file.scan.holes:
             text = f"end {name} at position {run.stop}, sequence {run.next_sequence}"
@@ -232,6 +258,21 @@ class Repair:
         else:
             text = f"clear {file.surplus} bytes behind the end of {name}"
         self._steps.append(Step(text, partial(self._rewrite, part)))
+
+    def _retract_places(self, found: Survey, number: int) -> None:
+        """Say no more how far the active segment reaches, before its frames move to the front.
+
+        Otherwise whoever repairs behind a crash would take the new file for one that lost its end.
+        """
+        mark, path = found.watermark, self.home.index_meta
+        if mark is not None and mark.segment_id == number:
+            self.save(path)
+            self.home.fs.unlink(path)
+            self.home.fs.sync_dir(self.home.folder)
+        manifest = found.manifest
+        if manifest is not None and manifest.active_file.file_sequence == number:
+            self._save_manifest()
+            ManifestWriter(self.home.fs, self.home.folder).change(_without_place)
 
     def _rewrite(self, part: Part) -> None:
         """Put a new file in the place of a segment."""
@@ -362,13 +403,23 @@ class Repair:
         )
 
     def _write_manifest(self, found: Survey, manifest: Manifest) -> None:
-        for name in (f"{MANIFEST}.1", f"{MANIFEST}.2", f"{MANIFEST}.current"):
-            self.save(self.home.path(name))
+        self._save_manifest()
         writer = ManifestWriter(self.home.fs, self.home.folder)
         if found.manifest is None:
+            self._drop_pointer(writer.pointer_path)
             writer.create(manifest)
         else:
             writer.change(lambda _: manifest)
+
+    def _drop_pointer(self, path: str) -> None:
+        """Without it nobody believes the slots while they are written, nor after a failed sync."""
+        if self.home.fs.exists(path):
+            self.home.fs.unlink(path)
+            self.home.fs.sync_dir(self.home.folder)
+
+    def _save_manifest(self) -> None:
+        for name in (f"{MANIFEST}.1", f"{MANIFEST}.2", f"{MANIFEST}.current"):
+            self.save(self.home.path(name))
 
 
 def _manifest(segments: list[tuple[int, int, int, int]]) -> Manifest:
@@ -380,6 +431,12 @@ def _manifest(segments: list[tuple[int, int, int, int]]) -> Manifest:
     number, start, _, _ = segments[-1]
     active = ActiveFileState(number, FIRST_FRAME, 0, segment_filename(number))
     return Manifest(start, active, PackedEntries.of(*entries))
+
+
+def _without_place(manifest: Manifest) -> Manifest:
+    """The same segments, the active one to be read from its first frame on."""
+    active = manifest.active_file._replace(write_position=FIRST_FRAME, message_count=0)
+    return manifest._replace(next_sequence=manifest.active_base, active_file=active)
 
 
 def _agrees(manifest: Manifest, wanted: Manifest, last: Live) -> bool:

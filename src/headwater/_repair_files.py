@@ -269,6 +269,9 @@ class SmallFiles:
             self._home.fs.sync_dir(self._home.folder)
 
     def _build_index(self, number: int, before: int) -> None:
+        """The old one goes first: it may be wrong, and no crash shall bring it back."""
+        path = index_path(self._home.folder, number)
+        self._remove(path)
         segment = open_segment(self._home.fs, self._home.folder, number)
         try:
             sampler, largest = Sampler(complete=True), before
@@ -278,7 +281,7 @@ class SmallFiles:
             data = sampler.index(largest).pack(segment.header.log_id, segment.segment_id)
         finally:
             segment.close()
-        write_index(self._home.fs, index_path(self._home.folder, number), data)
+        write_index(self._home.fs, path, data)
 
 
 def _lower(floor: int | None, sequence: int) -> int:

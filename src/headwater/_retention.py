@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._positions import load_stored, reader_names, readers_lock, stable_position
 from headwater._segment import (
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from headwater._positions import Stored
 
 logger = logging.getLogger("headwater")
+
+_FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class Facts(NamedTuple):
@@ -76,6 +78,8 @@ def gather(home: Home, manifest: Manifest, *, stable: bool) -> Facts:
         try:
             stored = look(home, name)
         except (CorruptionError, StorageError, UnsupportedError) as error:
+            if stable and isinstance(error, StorageError) and error.errno in _FORBIDDEN:
+                raise  # whoever may not write here cannot delete either
             unreadable[name] = str(error)
             continue
         if stored is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import headwater._cursor as cursor
 import headwater._frame as frame
 import headwater._recovery as recovery
+import headwater._repair_survey as repair_survey
 import headwater._retention as retention
 import headwater._roll as roll
 import headwater._segment as segment
@@ -17,6 +18,7 @@ import headwater._walk as walk
 from headwater._durability import Syncer
 from headwater._frame import MORE
 from headwater._manifest_store import ManifestWriter
+from headwater._repair import Repair
 from headwater._writer import Writer
 from headwater.testing import FaultFS
 from headwater.testing._volume import Volume
@@ -210,3 +212,24 @@ def leave_the_mark_unsynced(patch: pytest.MonkeyPatch) -> None:
         return made
 
     patch.setattr(roll, "create_segment", late)
+
+
+def move_frames_below_the_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Repair moves frames while watermark and manifest still speak of their old places."""
+    patch.setattr(Repair, "_retract_places", lambda _self, _found, _number: None)
+
+
+def repair_on_what_may_not_be_durable(patch: pytest.MonkeyPatch) -> None:
+    """Repair goes on from what the cache shows of the one before."""
+    patch.setattr(Repair, "_settle", lambda _self: None)
+
+
+def repair_without_a_backup(patch: pytest.MonkeyPatch) -> None:
+    """Repair changes files of which there is no copy."""
+    patch.setattr(Repair, "save", lambda _self, _path: None)
+
+
+def repair_to_the_last_whole_record(patch: pytest.MonkeyPatch) -> None:
+    """A log whose end is lost goes on with the numbers that were lost."""
+    patch.setattr(repair_survey, "_claimed", lambda _found, end: end)
+    patch.setattr(repair_survey, "_look_behind", lambda _found, _file: None)

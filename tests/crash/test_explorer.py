@@ -15,6 +15,7 @@ from tests.crash import workloads
 
 if TYPE_CHECKING:
     from headwater.testing._world import Workload
+    from tests.measured import Measured
 
 WORKLOADS = [
     workloads.appends_in_sync,
@@ -30,12 +31,15 @@ WORKLOADS = [
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
-def test_workload_crashed_anywhere_keeps_its_promises(workload: Workload) -> None:
+def test_workload_crashed_anywhere_keeps_its_promises(
+    workload: Workload, measured: Measured
+) -> None:
     """No crash at any operation breaks a promise, nor a second one in a sample of recoveries.
 
     Proves S0-10, S0-15, S0-20, S4-7, S4-8, S4-9, S4-10, S4-11, S4-16.
     """
     explored = explore(workload, models=("process", "drop", "random"), nested=0.008)
+    measured(str(explored))
     assert explored.operations > 80
     assert explored.crashes >= 3 * explored.operations
     assert explored.second_crashes > 40
@@ -43,9 +47,12 @@ def test_workload_crashed_anywhere_keeps_its_promises(workload: Workload) -> Non
 
 @pytest.mark.soak
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
-def test_workload_crashed_many_times_keeps_its_promises(workload: Workload) -> None:
+def test_workload_crashed_many_times_keeps_its_promises(
+    workload: Workload, measured: Measured
+) -> None:
     """The same with many more seeds and second crashes."""
     explored = explore(workload, seeds=10, nested=0.1)
+    measured(str(explored))
     assert explored.second_crashes > 5000
 
 

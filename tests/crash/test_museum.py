@@ -48,6 +48,16 @@ EXHIBITS: Final = {
         test_promises.test_reader_name_interrupted_registration_is_durable_for_the_next
     ),
     museum.leave_the_mark_unsynced: test_promises.test_producer_table_power_cut_in_a_roll_is_there,
+    museum.move_frames_below_the_watermark: (
+        test_promises.test_repair_stopped_between_its_files_keeps_the_same_records
+    ),
+    museum.repair_on_what_may_not_be_durable: (
+        test_promises.test_repair_repeated_behind_a_failed_sync_is_durable
+    ),
+    museum.repair_without_a_backup: test_promises.test_repair_stopped_anywhere_has_the_old_files,
+    museum.repair_to_the_last_whole_record: (
+        test_promises.test_sequences_of_a_lost_tail_never_come_back
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headwater._log import open_home
 from headwater.testing import Fault, FaultFS, World, explore, explore_faults
 from tests.crash import workloads
+from tests.crash.damaged import Damaged, keeps_the_old_files, repeated
 
 if TYPE_CHECKING:
     from headwater.testing import Operation
@@ -137,3 +138,32 @@ def test_reader_name_interrupted_registration_is_durable_for_the_next() -> None:
 def test_producer_table_power_cut_in_a_roll_is_there() -> None:
     """The answers to numbered groups move into the next segment durably."""
     explore(workloads.numbered_roll, models=("drop", "random"), seeds=2)
+
+
+def test_repair_stopped_between_its_files_keeps_the_same_records() -> None:
+    """A segment that was moved to the front is not taken for one that lost its end."""
+    explore(
+        workloads.repairs,
+        begin=Damaged("a record of the active segment"),
+        models=("process", "drop"),
+        at=lambda o: o.kind in {"rename", "sync_dir"},
+    )
+
+
+def test_repair_repeated_behind_a_failed_sync_is_durable() -> None:
+    """What a repair finds done it makes durable, before it moves other names (S0-15)."""
+    world = Damaged("a record of a sealed segment")()
+    world.repair()
+    for operation in world.fs.operations:
+        if operation.kind in {"sync_dir", "datasync"}:
+            repeated("a record of a sealed segment", Fault.EIO, operation)
+
+
+def test_repair_stopped_anywhere_has_the_old_files() -> None:
+    """Nothing is changed before its copy is durable."""
+    keeps_the_old_files("a record of the active segment")
+
+
+def test_sequences_of_a_lost_tail_never_come_back() -> None:
+    """Behind records that were durable and are lost, the log goes on with unused numbers."""
+    explore(workloads.repairs, begin=Damaged("the end of the active segment"), models=("drop",))

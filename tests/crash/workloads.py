@@ -323,3 +323,11 @@ def numbered_roll(world: World) -> None:
     world.roll(log)
     world.append(log, b"d")
     world.close(log)
+
+
+def repairs(world: World) -> None:
+    """A repair, whatever the damage; the log is opened, appended to, rolled and closed."""
+    world.repair()
+    log = world.open()
+    world.append(log, b"behind the repair")
+    world.close(log)

@@ -133,7 +133,7 @@ def checked(error: HeadwaterError) -> HeadwaterError:
 
 
 class Count:
-    """How many damages led to what; printed at the end of a test."""
+    """How many damages led to what; shown at the end of the run."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()

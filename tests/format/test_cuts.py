@@ -20,6 +20,7 @@ from tests.format.test_flips import IDLE, kind_of, report
 
 if TYPE_CHECKING:
     from headwater.testing import FaultFS
+    from tests.measured import Measured
 
 #: Kind of file -> why it may be shorter, or gone.
 HARMLESS: Final = {
@@ -64,9 +65,7 @@ def lengths(path: str, data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_cut_file_is_a_typed_error_or_listed_as_harmless(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cut_file_is_a_typed_error_or_listed_as_harmless(name: str, measured: Measured) -> None:
     """No length of any file leads to wrong data, an untyped error, or a lost record (S0-2, D-6)."""
     found = small_log(close=True)
     path = f"{FOLDER}/{name}"
@@ -74,7 +73,7 @@ def test_cut_file_is_a_typed_error_or_listed_as_harmless(
     count = Count()
     for size in lengths(path, data):
         count.judge(found, cut(found.fs, path, size), kind_of(path), f"{path} cut at {size}")
-    report(capsys, f"{path} cut", count)
+    report(measured, f"{path} cut", count)
     assert count.failures == []
     named = name == "manifest." + str(
         (found.fs.contents()[f"{FOLDER}/manifest.current"] or b" ")[0]
@@ -86,7 +85,7 @@ def test_cut_file_is_a_typed_error_or_listed_as_harmless(
     )
 
 
-def test_cut_staged_group_is_set_aside_at_every_length(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cut_staged_group_is_set_aside_at_every_length(measured: Measured) -> None:
     """A staged group that is not whole is never appended, and kept with the reason."""
     found = small_log(close=True)
     (path,) = [path for path in found.fs.contents() if path.endswith(".group")]
@@ -94,7 +93,7 @@ def test_cut_staged_group_is_set_aside_at_every_length(capsys: pytest.CaptureFix
     count = Count()
     for length in range(size):
         count.judge(found, cut(found.fs, path, length), "inbox", f"{path} cut at {length}")
-    report(capsys, f"{path} cut", count)
+    report(measured, f"{path} cut", count)
     assert count.failures == []
     assert count.outcomes == {"set aside": size}
 

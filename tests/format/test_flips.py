@@ -8,7 +8,6 @@ pass for a torn tail.
 from __future__ import annotations
 
 import random
-import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headwater.testing import FaultFS
+    from tests.measured import Measured
 
 #: Bytes of each run of unused space that are tried; drawn by the seed.
 UNUSED_TRIED: Final = 24
@@ -181,17 +181,16 @@ def files_of(found: Sample, case: str) -> dict[str, bytes]:
     return {p: d for p, d in files.items() if p == prefix or p.startswith(prefix + "/")}
 
 
-def report(capsys: pytest.CaptureFixture[str], title: str, count: Count) -> None:
-    """Show the counts, whatever pytest captures."""
-    with capsys.disabled():
-        sys.stdout.write(f"\n{title}: " + "\n".join(count.lines()) + "\n")
+def report(measured: Measured, title: str, count: Count) -> None:
+    """Show the counts in the summary of the run."""
+    measured(f"{title}: " + "; ".join(line.strip() for line in count.lines()))
 
 
 @pytest.mark.parametrize(
     ("close", "case"), [(close, case) for close, cases in CASES.items() for case in cases]
 )
 def test_flipped_bit_is_a_typed_error_or_listed_as_harmless(
-    capsys: pytest.CaptureFixture[str], *, close: bool, case: str
+    measured: Measured, *, close: bool, case: str
 ) -> None:
     """Never wrong data, never an untyped error, never a lost record; harmless fields are listed."""
     found = sample(close=close)
@@ -199,7 +198,7 @@ def test_flipped_bit_is_a_typed_error_or_listed_as_harmless(
     assert files
     for path, data in files.items():
         count = count_flips(found, path, data)
-        report(capsys, f"{path} of a {'closed' if close else 'killed'} log", count)
+        report(measured, f"{path} of a {'closed' if close else 'killed'} log", count)
         assert count.failures == []
         kind = kind_of(path)
         listed = {field for name, field in HARMLESS if name == kind}

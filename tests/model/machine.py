@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from headwater._types import Record
+from headwater._verify import verify
 from headwater.errors import (
     LockedError,
     PositionError,
@@ -26,6 +27,9 @@ from tests.model.writing import EPOCH, NAMES, Place, WritingMachine, durabilitie
 if TYPE_CHECKING:
     from headwater import Reader
     from headwater._types import Durability
+
+#: How a reader can be asked for its records.
+WAYS = ["iter", "follow", "batch", "bytes"]
 
 
 class LogMachine(WritingMachine):
@@ -52,12 +56,13 @@ class LogMachine(WritingMachine):
                 list(self.log.read(self.start - 1))
             assert caught.value.start_sequence == self.start
 
-    @rule(data=st.data())
-    def read_arrow(self, data: st.DataObject) -> None:
-        """Arrow sees the same columns."""
+    @rule(data=st.data(), elsewhere=st.booleans())
+    def read_arrow(self, data: st.DataObject, *, elsewhere: bool) -> None:
+        """Arrow sees the same columns, in any range, through any handle."""
         start = data.draw(st.integers(self.start, len(self.records)))
-        expected = self.records[start:]
-        table = self.log.to_arrow(start).read_all()
+        stop = data.draw(st.none() | st.integers(start, len(self.records)))
+        expected = self.records[start:stop]
+        table = self.door(elsewhere=elsewhere).to_arrow(start, stop).read_all()
         assert table.column("sequence").to_pylist() == [r.sequence for r in expected]
         assert table.column("timestamp_ns").to_pylist() == [r.timestamp_ns for r in expected]
         assert table.column("key").to_pylist() == [r.key for r in expected]
@@ -92,7 +97,7 @@ class LogMachine(WritingMachine):
         self, name: str, data: st.DataObject, *, durable_only: bool, elsewhere: bool
     ) -> None:
         """A new reader starts where it is told, a known one where it committed."""
-        door = self.peer if elsewhere and self.peer is not None else self.log
+        door = self.door(elsewhere=elsewhere)
         place = self.places.get(name)
         start, meant = self.draw_start(data)
         if place is not None and place.handle is not None:
@@ -105,6 +110,18 @@ class LogMachine(WritingMachine):
         place.settle()
         place.handle, place.at, place.durable_only = reader, place.committed, durable_only
         place.delivered = []
+
+    @rule(name=st.sampled_from(NAMES), data=st.data(), elsewhere=st.booleans())
+    def seek_reader(self, name: str, data: st.DataObject, *, elsewhere: bool) -> None:
+        """A reader that nobody holds is put anywhere, durably, and made if it is new."""
+        place = self.places.get(name)
+        start, meant = self.draw_start(data)
+        if place is not None and place.handle is not None:
+            with pytest.raises(LockedError):
+                self.door(elsewhere=elsewhere).seek_reader(name, start)
+            return
+        assert self.door(elsewhere=elsewhere).seek_reader(name, start) == meant
+        self.places[name] = Place(meant, {meant})
 
     def draw_start(self, data: st.DataObject) -> tuple[Any, int]:
         """Any way to say where, and the sequence that it means."""
@@ -130,7 +147,7 @@ class LogMachine(WritingMachine):
         return place, place.handle
 
     @precondition(lambda self: any(p.handle for p in self.places.values()))
-    @rule(data=st.data(), count=st.integers(1, 30), way=st.sampled_from(["iter", "batch", "bytes"]))
+    @rule(data=st.data(), count=st.integers(1, 30), way=st.sampled_from(WAYS))
     def deliver(self, data: st.DataObject, count: int, way: str) -> None:
         """A reader delivers what comes next, as far as it goes, once."""
         place, reader = self.held(data)
@@ -138,6 +155,8 @@ class LogMachine(WritingMachine):
         try:
             if way == "iter":
                 found.extend(islice(reader, count))
+            elif way == "follow":
+                found.extend(islice(reader.follow(timeout=0), count))
             elif way == "batch":
                 found = reader.read_batch(count)
             else:
@@ -152,7 +171,7 @@ class LogMachine(WritingMachine):
         assert found == rest[: len(found)]
         place.at += len(found)
         place.delivered += found
-        if way == "iter" and len(found) < count:
+        if way in {"iter", "follow"} and len(found) < count:
             assert found == rest
         if way == "batch":
             assert len(found) == min(count, len(rest))
@@ -161,6 +180,7 @@ class LogMachine(WritingMachine):
             assert sum(sizes[:-1]) < 200
             assert bool(found) == bool(rest)
         assert reader.sequence == place.at
+        assert reader.wait(0) == (place.at < end)
 
     @precondition(lambda self: any(p.handle for p in self.places.values()))
     @rule(data=st.data(), sync=st.booleans(), one=st.booleans())
@@ -227,6 +247,25 @@ class LogMachine(WritingMachine):
     # --- other handles, other lives ---------------------------------------------------------------
 
     @rule()
+    def look_from_outside(self) -> None:
+        """Who opens the log just to read sees the same log, and how much of it is durable."""
+        with self.world.open(mode="r") as other:
+            assert other.durable_sequence == self.log.durable_sequence == self.durable
+            assert (other.start_sequence, other.next_sequence) == (self.start, len(self.records))
+            assert other.segments() == self.log.segments()
+            assert other.readers() == self.log.readers()
+
+    @rule()
+    def verify(self) -> None:
+        """Nothing is ever wrong with the log, whoever has it open."""
+        self.check_files()
+
+    def check_files(self) -> None:
+        """The files hold what they must, to the last byte."""
+        report = verify(self.world.home())
+        assert report.ok, report.problems
+
+    @rule()
     def open_peer(self) -> None:
         """Another handle may read beside the writer; a second writer may not."""
         if self.peer is None:
@@ -258,6 +297,7 @@ class LogMachine(WritingMachine):
         self.log.close()
         self.log.close()
         self.durable = len(self.records)
+        self.check_files()
 
     @rule(
         durability=durabilities,

@@ -49,6 +49,7 @@ class MemoryMachine(LogMachine):
         """After the death of the process everything that was published is there."""
         self.world.fs = self.world.fs.after_process_crash()
         self.forget_handles()
+        self.check_files()
         self.durability = durability
         self.log = self.world.open(durability=durability)
         self.durable = len(self.records)
@@ -66,6 +67,7 @@ class MemoryMachine(LogMachine):
         """After a power cut everything durable is there, and a beginning of the rest."""
         self.world.fs = self.world.fs.after_power_crash(seed, model)
         self.forget_handles()
+        self.check_files()
         with self.world.open(mode="r") as looking:  # it changes nothing, and sees the same
             seen, seen_end = list(looking.read()), looking.next_sequence
         self.durability = durability

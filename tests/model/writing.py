@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -34,6 +35,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = ["billing", "audit", "näme"]
 PRODUCERS = ["etl", "crawler"]
 SECOND_NS = 10**9
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 values = st.binary(max_size=40) | st.integers(0, 900).map(lambda n: b"v" * n)
 keys = st.none() | st.binary(max_size=8)
@@ -105,6 +107,10 @@ class WritingMachine(RuleBasedStateMachine):
         self.durability = durability
         self.log = self.world.open(durability=durability)
         assert self.log.next_sequence == 0
+
+    def door(self, *, elsewhere: bool) -> Log:
+        """The writer's handle, or the one that only reads if there is one."""
+        return self.peer if elsewhere and self.peer is not None else self.log
 
     @property
     def numbered(self) -> dict[str, tuple[int, list[Row], range]]:
@@ -183,6 +189,25 @@ class WritingMachine(RuleBasedStateMachine):
                 call()
         else:
             self.appended(call(), given, before)
+
+    @rule(rows=rows, time=st.none() | times, right=st.booleans())
+    def append_arrow(self, rows: list[tuple[Any, ...]], time: int | None, *, right: bool) -> None:
+        """The rows of an Arrow table become records, unless others were expected."""
+        given = [Row(*row)._replace(timestamp_ns=time) for row in rows]
+        columns: dict[str, Any] = {
+            "value": pa.array([r.value for r in given], pa.binary()),
+            "key": pa.array([r.key for r in given], pa.binary()),
+            "headers": pa.array([list(r.headers) for r in given], HEADERS),
+        }
+        if time is not None:
+            columns["timestamp_ns"] = pa.array([time] * len(given), pa.int64())
+        table, end = pa.table(columns), len(self.records)
+        if not right:
+            with pytest.raises(ConflictError):
+                self.log.append_arrow(table, expect=end + 1)
+            return
+        before = self.world.clock.now_ns
+        self.appended(self.log.append_arrow(table, expect=end), given, before)
 
     @rule(rows=rows, fails=st.booleans())
     def batch(self, rows: list[tuple[Any, ...]], *, fails: bool) -> None:
@@ -272,10 +297,8 @@ class WritingMachine(RuleBasedStateMachine):
         given = [Row(*row) for row in rows]
         if sum(len(row.value) for row in given) > SEGMENT_BYTES // 2:
             return
-        door = self.peer if elsewhere and self.peer is not None else self.log
-        columns = ([r.value for r in given],)
-        door.stage(
-            *columns,
+        self.door(elsewhere=elsewhere).stage(
+            [r.value for r in given],
             producer=producer,
             batch=number,
             keys=[r.key for r in given],
@@ -331,12 +354,16 @@ class WritingMachine(RuleBasedStateMachine):
         """Clocks jump, in both directions."""
         self.world.clock.now_ns += seconds * SECOND_NS
 
-    @rule()
-    def cleanup(self) -> None:
+    @rule(elsewhere=st.booleans())
+    def cleanup(self, *, elsewhere: bool) -> None:
         """What every reader has left behind goes, from the oldest on, and nothing else."""
         sealed = [s for s in self.log.segments() if s.sealed]
-        planned = {d.segment_id for d in self.log.plan_cleanup() if d.delete}
-        gone = self.log.cleanup()
+        door = self.door(elsewhere=elsewhere)
+        plan = door.plan_cleanup()
+        assert [d.segment_id for d in plan] == [s.segment_id for s in sealed]
+        assert all(d.reason for d in plan)
+        planned = {d.segment_id for d in plan if d.delete}
+        gone = door.cleanup()
         assert gone == sorted(planned)
         assert gone == [s.segment_id for s in sealed[: len(gone)]]
         floor = min((p.committed for p in self.places.values()), default=0)

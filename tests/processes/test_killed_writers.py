@@ -23,6 +23,7 @@ from tests.processes.workload import ACKED, BUSY, PHASES, RECOVERY, ROUND_SHIFT,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.measured import Measured
     from tests.processes.spawning import Worker, Zygote
 
 #: Kills per history; there are two histories, which run beside each other.
@@ -105,9 +106,9 @@ def _live_and_die(zygote: Zygote, path: str, seed: int, kills: int) -> tuple[Led
     return ledger, phases
 
 
-def _judge(path: str, ledger: Ledger, phases: Counter[str], kills: int) -> None:
+def _judge(path: str, ledger: Ledger, phases: Counter[str], kills: int, measured: Measured) -> None:
     busy = sum(phases[PHASES[phase]] for phase in BUSY)
-    print(  # noqa: T201 - counted, and shown
+    measured(
         f"{kills} kills, {busy / kills:.1%} while busy: {dict(phases.most_common())}; "
         f"{ledger.opened} opens, {ledger.acked_records} records acked, {ledger.records} read back"
     )
@@ -123,18 +124,18 @@ def _judge(path: str, ledger: Ledger, phases: Counter[str], kills: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_writer_killed_at_random_moments_loses_nothing_acked(
-    zygote: Zygote, tmp_path: Path, seed: int
+    zygote: Zygote, tmp_path: Path, measured: Measured, seed: int
 ) -> None:
     """Acked records are there once, in order, with their bytes; at least 90 % of kills hit work.
 
     Proves S0-10, S0-13, S4-8 to S4-11, S4-15, S4-16 against real deaths.
     """
     path = str(tmp_path / "log")
-    _judge(path, *_live_and_die(zygote, path, seed, KILLS), KILLS)
+    _judge(path, *_live_and_die(zygote, path, seed, KILLS), KILLS, measured)
 
 
 def test_writer_killed_while_it_makes_the_log_leaves_nothing_in_the_way(
-    zygote: Zygote, tmp_path: Path
+    zygote: Zygote, tmp_path: Path, measured: Measured
 ) -> None:
     """Wherever the creation of a log is cut short, the next open makes it and goes on (S4-13)."""
     reaper, unfinished = Reaper(7, recovery_share=0.9), 0
@@ -146,6 +147,7 @@ def test_writer_killed_while_it_makes_the_log_leaves_nothing_in_the_way(
         with headwater.open(ledger.path) as log:
             assert log.append(b"goes on") == ledger.records
         assert headwater.verify(ledger.path).ok
+    measured(f"{CREATIONS} kills, {unfinished} of them before the log was made")
     assert unfinished > CREATIONS / 3
 
 
@@ -164,7 +166,7 @@ def _read_back(path: str, threads: int, numbers: dict[int, int]) -> None:
 
 
 def test_threads_killed_while_they_share_a_sync_lose_nothing_acked(
-    zygote: Zygote, tmp_path: Path
+    zygote: Zygote, tmp_path: Path, measured: Measured
 ) -> None:
     """Group commit over four threads beside rolls: what any of them was told is there."""
     path, threads, rng = str(tmp_path / "log"), 4, random.Random(8)
@@ -183,14 +185,15 @@ def test_threads_killed_while_they_share_a_sync_lose_nothing_acked(
             assert worker.errors() == ""
         _read_back(path, threads, numbers)
         assert {sequence: numbers.get(sequence) for sequence in acked} == acked
+    measured(f"{THREADED_LIVES} kills of {threads} threads, {len(acked)} records acked")
     assert len(acked) > THREADED_LIVES * 10
     assert headwater.verify(path).ok
 
 
 @pytest.mark.soak
 def test_writer_killed_thousands_of_times_loses_nothing_acked(
-    patient_zygote: Zygote, tmp_path: Path
+    patient_zygote: Zygote, tmp_path: Path, measured: Measured
 ) -> None:
     """The same for as long as a night has."""
     path = str(tmp_path / "log")
-    _judge(path, *_live_and_die(patient_zygote, path, 3, SOAK_KILLS), SOAK_KILLS)
+    _judge(path, *_live_and_die(patient_zygote, path, 3, SOAK_KILLS), SOAK_KILLS, measured)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater._types import Durability
+    from tests.measured import Measured
     from tests.processes.spawning import Worker, Zygote
 
 ROUNDS: Final = {"follow": 100_000, "asyncio": 10_000, "durable": 1_000}
@@ -64,14 +65,22 @@ def _take_turns(zygote: Zygote, path: str, rounds: int, style: str) -> dict[str,
     return report
 
 
+def _told(report: dict[str, int]) -> str:
+    slept, late = report["sleeps"], report["rechecks_that_woke"]
+    return f"the reader slept {slept} times, the safety re-check woke it {late} times"
+
+
 @pytest.mark.parametrize("style", ROUNDS)
-def test_wakeup_over_many_rounds_is_never_lost(zygote: Zygote, tmp_path: Path, style: str) -> None:
+def test_wakeup_over_many_rounds_is_never_lost(
+    zygote: Zygote, tmp_path: Path, measured: Measured, style: str
+) -> None:
     """Every record wakes the sleeping reader at once; the safety re-check never has to (S0-14).
 
     A reader of durable records is woken by the sync.
     """
     rounds = ROUNDS[style]
     report = _take_turns(zygote, str(tmp_path / "log"), rounds, style)
+    measured(f"{rounds} rounds, {_told(report)}")
     assert report["rechecks_that_woke"] == 0
     assert report["sleeps"] > rounds / 4, "the reader hardly ever slept: nothing was proved"
 
@@ -117,14 +126,17 @@ def test_wakeup_of_several_readers_by_several_threads_is_never_lost(
 
 @pytest.mark.soak
 def test_wakeup_over_millions_of_rounds_is_never_lost(
-    patient_zygote: Zygote, tmp_path: Path
+    patient_zygote: Zygote, tmp_path: Path, measured: Measured
 ) -> None:
     """The same for as long as a night has."""
     report = _take_turns(patient_zygote, str(tmp_path / "log"), SOAK_ROUNDS, "follow")
+    measured(f"{SOAK_ROUNDS} rounds, {_told(report)}")
     assert report["rechecks_that_woke"] == 0
 
 
-def test_readers_that_wait_use_no_processor(zygote: Zygote, tmp_path: Path) -> None:
+def test_readers_that_wait_use_no_processor(
+    zygote: Zygote, tmp_path: Path, measured: Measured
+) -> None:
     """Idle followers take less than 1 % of a core each, with and without asyncio."""
     path = str(tmp_path / "log")
     with headwater.open(path, durability="os", segment_bytes=SEGMENT_BYTES) as log:
@@ -138,6 +150,7 @@ def test_readers_that_wait_use_no_processor(zygote: Zygote, tmp_path: Path) -> N
                 assert worker.hear() == "ready"
             for worker in workers:
                 report = worker.hear()
+                measured(f"{report['cpu_s']:.4f} s of processor in {IDLE_S} s of waiting")
                 assert report["found"] == 0
                 assert report["cpu_s"] < IDLE_SHARE * IDLE_S
                 assert worker.finish() == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater._columns import decode_columns, records_of
 from headwater._frame import BATCH, FrameError, place_seed, read_frame
@@ -16,12 +16,18 @@ from headwater._verify_segment import headers_behind
 from headwater.testing import FaultFS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater._log import Log
     from headwater._types import Record
+
+    Damage = Callable[["Site"], object]
 
 LOG_ID = b"0123456789abcdef"
 SEGMENT_BYTES = 4096
 RECORDS = 144
+#: The active segment.
+LAST = 2
 #: The reader's sequence in `sample`.
 COMMITTED = 60
 
@@ -139,3 +145,71 @@ def sample(*, closed: bool = True) -> Site:
     if not closed:
         site.fs = crashed
     return site
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def body(number: int, sequence: int) -> Damage:
+    """Damage of one record of a segment."""
+    return lambda site: site.flip(number, site.position(number, sequence) + 45)
+
+
+def unlink(name: int | str) -> Damage:
+    """A file that is gone."""
+    return lambda site: site.fs.unlink(site.path(name))
+
+
+def both_slots(site: Site) -> None:
+    """No slot of the manifest checks out."""
+    site.flip("manifest.1", 40)
+    site.flip("manifest.2", 40)
+
+
+def both_copies(site: Site) -> None:
+    """No copy of a reader's position checks out."""
+    site.flip("readers/billing.meta", 20)
+    site.flip("readers/billing.meta", 4096 + 20)
+
+
+def lost_tail(site: Site) -> None:
+    """Zeros from a durable record to the end of the active segment."""
+    start = site.position(LAST, 120)
+    site.write(LAST, start, bytes(SEGMENT_BYTES - start))
+
+
+def several_places(site: Site) -> None:
+    """Three records, in two segments."""
+    for number, sequence in ((0, 9), (0, 30), (1, 69)):
+        body(number, sequence)(site)
+
+
+#: Damage -> records that it costs (None: more or less).
+DAMAGE: Final[dict[str, tuple[Damage, int | None]]] = {
+    "a record of a sealed segment": (body(1, 69), 1),
+    "the first record": (body(0, 0), 1),
+    "a group of a producer": (body(1, 70), 2),
+    "several places": (several_places, 3),
+    "a record of the active segment": (body(LAST, 120), 1),
+    "the end of the active segment": (lost_tail, RECORDS - 120),
+    "the closing MARK": (lambda site: site.write(LAST, 2504, bytes(200)), 0),
+    "the header of a sealed segment": (lambda site: site.flip(1, 20), 0),
+    "the header of the first segment": (lambda site: site.flip(0, 33), 0),
+    "the header of the active segment": (lambda site: site.flip(LAST, 9), 0),
+    "a sealed segment gone": (unlink(1), None),
+    "the first segment gone": (unlink(0), None),
+    "the active segment gone": (unlink(LAST), None),
+    "a sealed segment cut short": (lambda site: site.cut(1, 1000), None),
+    "the unused end of a segment cut off": (lambda site: site.cut(0, 4090), 0),
+    "a segment too long": (lambda site: site.cut(1, 5000), 0),
+    "bytes behind a sealed end": (lambda site: site.write(1, 4090, b"x"), 0),
+    "no pointer": (unlink("manifest.current"), 0),
+    "a pointer to nowhere": (lambda site: site.write("manifest.current", 0, b"\x07"), 0),
+    "both slots": (both_slots, 0),
+    "no manifest at all": (lambda site: [unlink(f"manifest.{n}")(site) for n in (1, 2)], 0),
+    "the watermark cut short": (lambda site: site.cut("index.meta", 7), 0),
+    "the watermark of a later segment": (lambda site: site.flip("index.meta", 0), 0),
+    "both copies of a reader": (both_copies, 0),
+    "a wrong index": (lambda site: site.write("000000001.idx", 0, lying_index(site)), 0),
+    "a strange next segment": (lambda site: site.write(3, 0, site.read(1)), 0),
+}

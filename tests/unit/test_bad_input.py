@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from array import array
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ __all__ = ["world"]
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text value": (lambda log: log.append("text"), "not str: encode it first"),
     "number value": (lambda log: log.append(7), "value must be bytes-like, not int"),
+    "numbers as a value": (lambda log: log.append([1, 2]), "value must be bytes-like, not list"),
     "no value": (lambda log: log.append(None), "value must be bytes-like, not NoneType"),
     "text key": (lambda log: log.append(b"", key="k"), "key must be bytes-like, not str"),
     "header without content": (lambda log: log.append(b"", headers=["a"]), "pairs"),
@@ -70,8 +73,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda log: log.sequence_at(datetime(2026, 1, 1)),  # noqa: DTZ001 - that is the point
         "without time zone",
     ),
-    "stop as text": (lambda log: list(log.read(0, "2")), "stop must be an int"),
-    "negative stop": (lambda log: list(log.values(0, -1)), "stop must be an int of at least 0"),
+    "start as a word": (lambda log: log.read("foo"), "start must be"),
+    "start of values": (lambda log: log.values(-1), "start must be"),
+    "start of Arrow": (lambda log: log.to_arrow(1.5), "start must be"),
+    "start without zone": (lambda log: log.read(datetime(2026, 1, 1)), "time zone"),  # noqa: DTZ001
+    "stop as text": (lambda log: log.read(0, "2"), "stop must be an int"),
+    "negative stop": (lambda log: log.values(0, -1), "stop must be an int of at least 0"),
     "batch without its block": (lambda log: log.batch().append(b"a"), "`with` block only"),
     "producer as a number": (lambda log: log.forget_producer(5), "name must be str"),
     "patience as text": (
@@ -100,6 +107,7 @@ READS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "place instead of a record": (lambda reader: reader.commit(1), "commit takes a record"),
     "no records": (lambda reader: reader.read_batch(0), "max_records must be an int of at least 1"),
     "text as a number": (lambda reader: reader.read_batch("9"), "max_records must be an int"),
+    "waiting as text": (lambda reader: reader.follow("1"), "timeout must be seconds"),
     "no bytes": (lambda reader: reader.read_batch(max_bytes=0), "max_bytes must be an int"),
     "text as seconds": (lambda reader: reader.read_batch(timeout="1"), "timeout must be seconds"),
     "seconds of no number": (lambda reader: reader.wait(float("nan")), "timeout must be seconds"),
@@ -350,3 +358,19 @@ def test_missing_folder_is_not_made_for_reading_or_without_create(tmp_path: Path
         with pytest.raises(NotALogError, match="does not hold a log"):
             headwater.open(tmp_path / "empty", **options)
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_anything_with_a_buffer_is_a_value_a_key_and_a_header(world: World) -> None:
+    """Bytes-like is what supports the buffer protocol: arrays and maps too, in any call."""
+    numbers = array("H", [1, 513])
+    with mmap.mmap(-1, 4) as mapped, world.open() as log:
+        mapped[:] = b"page"
+        log.append(numbers, key=mapped, headers={"n": numbers})
+        log.append_many([mapped, numbers], keys=[numbers, None])
+        found = [(record.key, record.value) for record in log.read()]
+        assert found == [
+            (b"page", numbers.tobytes()),
+            (numbers.tobytes(), b"page"),
+            (None, numbers.tobytes()),
+        ]
+        assert next(log.read()).headers == (("n", numbers.tobytes()),)

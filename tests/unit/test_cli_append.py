@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -131,6 +132,22 @@ def test_append_beside_another_writer_is_refused(tmp_path: Path) -> None:
         assert outcome.code == 3
         assert '"code": "locked"' in outcome.err
         assert log.next_sequence == 0
+
+
+@pytest.mark.parametrize("command", [["append"], ["repair", "--yes"]], ids=lambda words: words[0])
+def test_command_that_needs_the_lock_names_the_ones_that_do_not(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """The error names writer and log, and commands instead of the library's options."""
+    with headwater.open(tmp_path / "log") as log:
+        outcome = run(*command, log.path, stdin=b"a\n")
+        assert outcome.code == 3
+        assert f"{log.path} is open for writing in process {os.getpid()} since " in outcome.err
+        assert "mode=" not in outcome.err
+        assert "close it there; beside it work `headwater cat`" in outcome.err
+        for works in ("cat", "tail", "info", "readers", "cleanup", "verify"):
+            assert f"`{works}`" in outcome.err.replace("headwater ", "")
+            assert run(works, log.path).code == 0
 
 
 def test_append_of_a_line_too_long_keeps_and_names_what_came_before(tmp_path: Path) -> None:

@@ -212,8 +212,10 @@ class Derived(bytes):
         [memoryview(b"abcd").cast("H"), b"e"],
         [Derived(b"abc"), Derived(b"def")],
         [Derived(b"abc")],
+        [array("i", [1, -2]), array("d", [0.5]), b"c"],
+        [memoryview(b"abcdef")[::2], b"f"],
     ],
-    ids=["equal", "unequal", "bytearray", "wide", "derived", "one-derived"],
+    ids=["equal", "unequal", "bytearray", "wide", "derived", "one-derived", "arrays", "strided"],
 )
 def test_values_of_any_kind_become_the_bytes_they_hold(values: list[Any]) -> None:
     """Whatever carries the bytes, the frame holds all of them and nothing else."""
@@ -222,7 +224,7 @@ def test_values_of_any_kind_become_the_bytes_they_hold(values: list[Any]) -> Non
     assert [record.value for record in found] == [bytes(memoryview(value)) for value in values]
 
 
-@pytest.mark.parametrize("wrong", ["text", 5, None, array("i", [1, 2]), [b"a"]], ids=repr)
+@pytest.mark.parametrize("wrong", ["text", 5, None, [1, 2], [b"a"]], ids=repr)
 def test_value_that_is_not_bytes_among_others_is_refused(wrong: Any) -> None:  # noqa: ANN401
     """One wrong value among a thousand refuses them all."""
     with pytest.raises(InvalidInputError, match="value must be bytes-like"):

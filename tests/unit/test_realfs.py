@@ -49,6 +49,26 @@ class TestErrors:
         assert path in str(error)
         assert isinstance(error.__cause__, FileNotFoundError)
 
+    @pytest.mark.parametrize(
+        ("number", "advice"),
+        [
+            (errno.ENOSPC, "free some"),
+            (errno.EDQUOT, "free some"),
+            (errno.EROFS, "reading works"),
+            (errno.EMFILE, "close some, or raise the limit"),
+            (errno.ENFILE, "close some, or raise the limit"),
+            (errno.EACCES, "allow it to this user"),
+        ],
+    )
+    def test_refusal_that_a_user_can_help_says_what_to_do(self, number: int, advice: str) -> None:
+        """Full, forbidden, too many: what, where, what next; errno and filename stay."""
+        with pytest.raises(StorageError) as caught, reported("/log/lock"):
+            raise OSError(number, os.strerror(number))
+        error = caught.value
+        assert (error.errno, error.filename) == (number, "/log/lock")
+        assert f"{os.strerror(number)} ({advice}" in str(error)
+        assert "/log/lock" in str(error)
+
     def test_refusal_without_errno_gets_one(self) -> None:
         """An OSError that names no errno becomes EIO; other errors pass untouched."""
         with pytest.raises(StorageError) as caught, reported("/x"):

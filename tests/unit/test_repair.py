@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,77 +20,23 @@ from headwater.errors import (
     StorageError,
     UnsupportedManifestVersion,
 )
-from headwater.testing import Crash, Fault, FaultFS
-from tests.unit.mending import COMMITTED, RECORDS, SEGMENT_BYTES, Site, lying_index, sample
+from headwater.testing import Fault, FaultFS
+from tests.unit.mending import (
+    COMMITTED,
+    DAMAGE,
+    LAST,
+    RECORDS,
+    Site,
+    body,
+    both_copies,
+    sample,
+    several_places,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from headwater._types import RepairReport
-
-    Damage = Callable[[Site], object]
-
-LAST: Final = 2
-
-
-def _body(number: int, sequence: int) -> Damage:
-    return lambda site: site.flip(number, site.position(number, sequence) + 45)
-
-
-def _unlink(name: int | str) -> Damage:
-    return lambda site: site.fs.unlink(site.path(name))
-
-
-def _both_slots(site: Site) -> None:
-    site.flip("manifest.1", 40)
-    site.flip("manifest.2", 40)
-
-
-def _both_copies(site: Site) -> None:
-    site.flip("readers/billing.meta", 20)
-    site.flip("readers/billing.meta", 4096 + 20)
-
-
-def _tail(site: Site) -> None:
-    start = site.position(LAST, 120)
-    site.write(LAST, start, bytes(SEGMENT_BYTES - start))
-
-
-def _several(site: Site) -> None:
-    for number, sequence in ((0, 9), (0, 30), (1, 69)):
-        _body(number, sequence)(site)
-
-
-#: Damage -> records that it costs (None: more or less).
-DAMAGE: Final[dict[str, tuple[Damage, int | None]]] = {
-    "a record of a sealed segment": (_body(1, 69), 1),
-    "the first record": (_body(0, 0), 1),
-    "a group of a producer": (_body(1, 70), 2),
-    "several places": (_several, 3),
-    "a record of the active segment": (_body(LAST, 120), 1),
-    "the end of the active segment": (_tail, RECORDS - 120),
-    "the closing MARK": (lambda site: site.write(LAST, 2504, bytes(200)), 0),
-    "the header of a sealed segment": (lambda site: site.flip(1, 20), 0),
-    "the header of the first segment": (lambda site: site.flip(0, 33), 0),
-    "the header of the active segment": (lambda site: site.flip(LAST, 9), 0),
-    "a sealed segment gone": (_unlink(1), None),
-    "the first segment gone": (_unlink(0), None),
-    "the active segment gone": (_unlink(LAST), None),
-    "a sealed segment cut short": (lambda site: site.cut(1, 1000), None),
-    "the unused end of a segment cut off": (lambda site: site.cut(0, 4090), 0),
-    "a segment too long": (lambda site: site.cut(1, 5000), 0),
-    "bytes behind a sealed end": (lambda site: site.write(1, 4090, b"x"), 0),
-    "no pointer": (_unlink("manifest.current"), 0),
-    "a pointer to nowhere": (lambda site: site.write("manifest.current", 0, b"\x07"), 0),
-    "both slots": (_both_slots, 0),
-    "no manifest at all": (lambda site: [_unlink(f"manifest.{n}")(site) for n in (1, 2)], 0),
-    "the watermark cut short": (lambda site: site.cut("index.meta", 7), 0),
-    "the watermark of a later segment": (lambda site: site.flip("index.meta", 0), 0),
-    "both copies of a reader": (_both_copies, 0),
-    "a wrong index": (lambda site: site.write("000000001.idx", 0, lying_index(site)), 0),
-    "a strange next segment": (lambda site: site.write(3, 0, site.read(1)), 0),
-}
 
 
 def _mended(site: Site) -> RepairReport:
@@ -155,7 +101,7 @@ def test_repair_of_a_sound_log_does_nothing() -> None:
 def test_records_in_front_of_damage_are_a_log_of_their_own() -> None:
     """What leaves the log can be opened, read and verified in the backup folder."""
     site = sample()
-    _several(site)
+    several_places(site)
     report = repair(site.home())
     assert report.backup is not None
     assert [record.sequence for record in site.records()] == list(range(70, RECORDS))
@@ -168,7 +114,7 @@ def test_records_in_front_of_damage_are_a_log_of_their_own() -> None:
 def test_backup_keeps_the_damaged_files_as_they_were() -> None:
     """Every changed file is in the backup, under its name, byte by byte."""
     site = sample()
-    _body(1, 69)(site)
+    body(1, 69)(site)
     before = site.fs.contents()
     report = repair(site.home())
     assert report.backup is not None
@@ -180,7 +126,7 @@ def test_backup_keeps_the_damaged_files_as_they_were() -> None:
 def test_reader_behind_the_damage_keeps_its_sequence() -> None:
     """Frames that moved take a reader's position along; its sequence stays."""
     site = sample()
-    _body(1, 58)(site)
+    body(1, 58)(site)
     _mended(site)
     with site.open() as log, log.reader("billing") as reader:
         assert reader.sequence == COMMITTED
@@ -190,7 +136,7 @@ def test_reader_behind_the_damage_keeps_its_sequence() -> None:
 def test_reader_in_front_of_the_damage_is_not_moved() -> None:
     """A reader whose records left the log is told so when it is opened, never skipped ahead."""
     site = sample()
-    _body(1, 69)(site)
+    body(1, 69)(site)
     _mended(site)
     with site.open() as log, pytest.raises(SequenceExpiredError, match="70"):
         log.reader("billing")
@@ -199,7 +145,7 @@ def test_reader_in_front_of_the_damage_is_not_moved() -> None:
 def test_reader_with_two_damaged_copies_starts_again() -> None:
     """Reset to the start, and said so: at least once is the contract."""
     site = sample()
-    _both_copies(site)
+    both_copies(site)
     report = _mended(site)
     assert any("billing" in action for action in report.actions)
     with site.open() as log, log.reader("billing") as reader:
@@ -209,7 +155,7 @@ def test_reader_with_two_damaged_copies_starts_again() -> None:
 def test_producer_table_survives_a_split_of_the_active_segment() -> None:
     """A producer's last batch, known from frames that left the log, still counts."""
     site = sample()
-    _body(LAST, RECORDS - 3)(site)  # the last group stands behind it
+    body(LAST, RECORDS - 3)(site)  # the last group stands behind it
     _mended(site)
     with site.open() as log:
         batch = RECORDS // 6 - 1
@@ -263,7 +209,7 @@ def test_repair_of_a_reader_in_use_is_refused_before_anything_changes() -> None:
     """A live reader would go on writing to a file that was replaced."""
     site = sample()
     with headwater._log.open_home(site.home(), mode="r") as log, log.reader("billing"):
-        _both_copies(site)
+        both_copies(site)
         before = {p: d for p, d in site.fs.contents().items() if not p.endswith("lock")}
         with pytest.raises(LockedError, match="billing"):
             repair(site.home())
@@ -297,55 +243,10 @@ def test_repair_of_something_else_is_refused() -> None:
         repair(site.home())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a record of a sealed segment",
-        "several places",
-        "a record of the active segment",
-        "the end of the active segment",
-        "the header of a sealed segment",
-        "the active segment gone",
-        "no pointer",
-        "both slots",
-        "both copies of a reader",
-    ],
-)
-def test_repair_that_crashed_anywhere_is_finished_by_the_next(name: str) -> None:
-    """Stop after every operation; whatever a power cut leaves, another repair ends well."""
-    site = sample()
-    DAMAGE[name][0](site)
-    site.fs = site.fs.after_power_crash(0, "keep")
-    whole = site.readable()
-    full = site.copy()
-    repair(full.home())
-    steps = len(full.fs.operations)
-    assert steps > 10
-    for step in range(steps):
-        run = site.copy()
-        run.fs.fail_at[step] = Fault.CRASH
-        with pytest.raises(Crash):
-            repair(run.home())
-        crashed = run.fs
-        for image in (
-            crashed.after_process_crash(),
-            crashed.after_power_crash(0, "drop"),
-            crashed.after_power_crash(f"{name} {step}"),
-        ):
-            found = Site(image)
-            assert found.readable() == whole, step
-            repair(found.home())
-            checked = verify(found.home())
-            assert checked.ok, (step, checked.problems)
-            assert found.readable() == whole, step
-            with found.open() as log:
-                assert log.append(b"new") >= RECORDS
-
-
 def test_repair_on_a_disk_that_fails_ends_with_an_error_and_can_be_repeated() -> None:
     """EIO at any operation is a typed error; the next repair ends well."""
     site = sample()
-    _body(1, 69)(site)
+    body(1, 69)(site)
     full = site.copy()
     repair(full.home())
     for step in range(len(full.fs.operations)):

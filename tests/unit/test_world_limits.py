@@ -308,6 +308,25 @@ def test_read_only_folder_refuses_a_writer_and_serves_readers(world: World, faul
     world.fs.heal()
 
 
+@pytest.mark.parametrize("fault", [Fault.EROFS, Fault.EACCES], ids=["EROFS", "EACCES"])
+def test_cleanup_of_a_read_only_folder_is_an_error(world: World, fault: Fault) -> None:
+    """Where something would go and nothing may be written, cleanup says so; a plan can be made."""
+    log = world.open()
+    log.append(b"a")
+    log.roll()
+    log.reader("r", "latest").close()
+    log.close()
+    reading = world.open(mode="r")
+    world.fs.fail_when(changes, fault)
+    with refused(fault.value) as caught:
+        reading.cleanup()
+    assert caught.value.filename == f"{world.folder}/readers/r.meta"
+    assert [decision.delete for decision in reading.plan_cleanup()] == [True]
+    assert world.segment_ids()[0] == 0
+    world.fs.heal()
+    assert reading.cleanup() == [0]
+
+
 READ_ONLY = """
 import os, sys
 import headwater

@@ -23,7 +23,7 @@ from headwater.cli.options import (
     UsageError,
 )
 from headwater.cli.terminal import Terminal, Terminated, open_standard_streams, terminable
-from headwater.errors import HeadwaterError, StorageError
+from headwater.errors import HeadwaterError, LockedError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,16 @@ def _outcome(words: Sequence[str], terminal: Terminal) -> tuple[int, Failure | N
         return OK, None
     except (HeadwaterError, OSError) as error:
         code = _code_of(error)
-        return (ERROR, error) if code is None else (code, None)
+        return (ERROR, _advised(error)) if code is None else (code, None)
+
+
+def _advised(error: HeadwaterError | OSError) -> HeadwaterError | OSError:
+    """The error; one that names the log's writer with advice for this side of the library."""
+    if not isinstance(error, LockedError) or error.started is None:
+        return error  # not the log's lock, but a reader's
+    advice = "beside it work `headwater cat`, `tail`, `info`, `readers`, `cleanup` and `verify`"
+    facts = str(error).rpartition(": ")[0]
+    return LockedError(f"{facts}: close it there; {advice}", pid=error.pid, started=error.started)
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import count
+from types import FunctionType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from headwater.testing._compare import words
@@ -71,6 +72,12 @@ class Explored:
     crashes: int = 0
     second_crashes: int = 0
 
+    def __str__(self) -> str:
+        return (
+            f"{self.operations} operations, {self.crashes} crashes, "
+            f"{self.second_crashes} second ones"
+        )
+
 
 class Explorer:
     """Explores one workload; see `explore`."""
@@ -84,6 +91,7 @@ class Explorer:
         models: tuple[Model, ...],
         at: Callable[[Operation], bool] | None,
         again: Workload,
+        begin: Callable[[], World],
     ) -> None:
         self.workload = workload
         self.seeds = seeds
@@ -91,13 +99,17 @@ class Explorer:
         self.models = models
         self.at = at
         self.again = again
+        self.begin = begin
         self.explored = Explored()
 
     def run(self) -> World:
         """Do the workload without any crash."""
-        ticks = count(_FIRST_TICK, 1000)
-        world = World(FaultFS(clock=lambda: next(ticks)))
-        self.workload(world)
+        world = self.begin()
+        try:
+            self.workload(world)
+        except BaseException:
+            world.leave()
+            raise
         return world
 
     def everything(self) -> Explored:
@@ -185,10 +197,22 @@ class Explorer:
         module, name = self.workload.__module__, self.workload.__qualname__
         place = " > ".join(map(str, cuts))
         again = "" if self.again is resume else f", again={self.again.__qualname__}"
+        begin, source = "", ""
+        if self.begin is not an_empty_disk:
+            is_plain = isinstance(self.begin, FunctionType)
+            made = self.begin if is_plain else type(self.begin)
+            begin = f", begin={made.__qualname__ if is_plain else repr(self.begin)}"
+            source = f"from {made.__module__} import {made.__qualname__}; "
         return (
             'seen again with: python -c "from headwater.testing import explore; '
-            f"from {module} import {name}; explore({name}, only='{place}'{again})\""
+            f"from {module} import {name}; {source}explore({name}, only='{place}'{again}{begin})\""
         )
+
+
+def an_empty_disk() -> World:
+    """Where a workload begins if nobody says otherwise."""
+    ticks = count(_FIRST_TICK, 1000)
+    return World(FaultFS(clock=lambda: next(ticks)))
 
 
 def resume(world: World) -> None:
@@ -208,6 +232,7 @@ def explore(  # noqa: PLR0913 - how far to go
     models: tuple[Model, ...] = ENDINGS,
     at: Callable[[Operation], bool] | None = None,
     again: Workload = resume,
+    begin: Callable[[], World] = an_empty_disk,
     only: str | None = None,
 ) -> Explored:
     """Stop a workload after every file operation, reopen the log each time, check every promise.
@@ -215,8 +240,11 @@ def explore(  # noqa: PLR0913 - how far to go
     At each operation there is a process crash, a power cut that drops and one that keeps all that
     was not synced, and `seeds` power cuts with random outcome; `models` names fewer of them. `at`
     chooses operations to stop behind. `nested` is the share of crashes after which the workload
-    `again` is done, and stopped after every operation of its own. `only` repeats one crash, as a
+    `again` is done, and stopped after every operation of its own. `begin` makes
+    the world to begin in: its disk, and its ledger of what is on it. `only` repeats one crash, as a
     `Violation` names it.
     """
-    explorer = Explorer(workload, seeds=seeds, nested=nested, models=models, at=at, again=again)
+    explorer = Explorer(
+        workload, seeds=seeds, nested=nested, models=models, at=at, again=again, begin=begin
+    )
     return explorer.everything() if only is None else explorer.only(only)

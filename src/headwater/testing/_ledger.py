@@ -100,6 +100,8 @@ class Ledger:
     numbered: list[Numbered] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
+    #: The log was damaged on purpose: whoever opens it repairs it first.
+    is_damaged: bool = False
 
     # Writing it down
 
@@ -176,7 +178,7 @@ class Ledger:
         After a power cut everything that was found is on the disk, so all of it must stay.
         """
         durable = stop if ending == "power" else self.durable(moment)
-        after = Ledger()
+        after = Ledger(is_damaged=self.is_damaged)
         if self.has_begun(moment):
             after.claims.append(Claim(0, durable))
         for entry in self.entries[:stop]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater._log import open_home
+from headwater._repair import repair
 from headwater._verify import verify
 from headwater.errors import HeadwaterError
 from headwater.testing._compare import compare
@@ -46,10 +47,10 @@ class Oracle:
             finally:
                 log.close()
         except HeadwaterError as error:
-            if began:
+            if began and not self.ledger.is_damaged:
                 raise Violation(f"another process cannot read: {error!r}") from error
             return
-        required = published if is_complete else 0
+        required = published if is_complete and not self.ledger.is_damaged else 0
         compare(self.ledger, self.moment, found, start, required, is_drained=False)
         if fs.contents() != before:
             raise Violation("a reading process has changed something")
@@ -58,6 +59,8 @@ class Oracle:
         """Reopen the log and check every promise; returns how many appended records are there."""
         world = self._world(self.fs)
         try:
+            if self.ledger.is_damaged:
+                self._mend(world)
             log = open_home(world.home, segment_bytes=self.segment_bytes)
         except HeadwaterError as error:
             raise Violation(f"the log does not open: {error!r}") from error
@@ -81,6 +84,14 @@ class Oracle:
         except HeadwaterError as error:
             raise Violation(f"the log does not go on: {error!r}") from error
         return stop
+
+    def _mend(self, world: World) -> None:
+        """Repair, again if somebody had begun to; a further repair finds nothing to do."""
+        repair(world.home)
+        _verify(world)
+        actions = repair(world.home).actions
+        if actions:
+            raise Violation(f"behind a repair there is still something to do: {actions}")
 
     def _world(self, fs: FaultFS) -> World:
         return World(fs, segment_bytes=self.segment_bytes)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from headwater._cursor import Cursor, FrameChunk
 from headwater._home import Home
 from headwater._log import open_home
+from headwater._repair import repair
 from headwater._types import Record
 from headwater._view import LogView
 from headwater.errors import HeadwaterError, PoisonedError
@@ -147,6 +148,11 @@ class World:
         del ledger.entries[stop:]
         self._enter_staged(log, found[stop - start :], begun)
         ledger.claim(moment, log.durable_sequence)
+
+    def repair(self) -> None:
+        """Make a damaged log whole; what the ledger says must be there is there then."""
+        with self._step():
+            repair(self.home)
 
     def look_on(self) -> Log:
         """Open the log as a process does that does not write it."""
