@@ -1,0 +1,304 @@
+"""Records as Parquet and back: the schema, the row groups, the facts in a file's metadata.
+
+The same schema in every file, whatever the records of a segment have, so that any engine reads the
+folder as one table. Everything goes through in row groups of about `GROUP_BYTES`: memory does not
+depend on the size of a segment. Knows nothing of stores and catalogues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from headwater._limits import MIB
+from headwater.errors import ArchiveError, UnsupportedError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise UnsupportedError(
+        f"an archive needs the extra `archive` ({error}): pip install 'headwater[archive]'"
+    ) from error
+
+from headwater._arrow import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headwater.archive._sink import Sink
+
+GROUP_BYTES: Final = 8 * MIB
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_KEY: Final = "key"
+#: The columns of every file.
+FILE_SCHEMA: Final = SCHEMA.insert(2, pa.field("timestamp", _TIME, nullable=False))
+_NAMES: Final = tuple(SCHEMA.names)
+#: Keys of the metadata.
+_PREFIX: Final = b"headwater."
+
+
+class FileFacts(NamedTuple):
+    """What a file's metadata says about it. `content` is the hash of its records."""
+
+    log_id: bytes
+    epoch: int
+    segment_id: int
+    first: int
+    stop: int
+    chain: int
+    content: str
+
+    def same_records(self, other: FileFacts) -> bool:
+        """True when log, epoch, range, chain and content agree."""
+        return self == other
+
+    def pack(self) -> dict[bytes, bytes]:
+        """The key-value metadata."""
+        found = {key: str(value) for key, value in self._asdict().items()}
+        found["log_id"] = self.log_id.hex()
+        return {_PREFIX + key.encode(): value.encode() for key, value in found.items()}
+
+
+def parse_facts(metadata: dict[bytes, bytes] | None, where: str) -> FileFacts:
+    """The facts in a file's metadata. Raises `ArchiveError` where they are not."""
+    texts = {
+        key.removeprefix(_PREFIX).decode(): value.decode(errors="replace")
+        for key, value in (metadata or {}).items()
+        if key.startswith(_PREFIX)
+    }
+    try:
+        numbers = {
+            key: int(texts[key]) for key in ("epoch", "segment_id", "first", "stop", "chain")
+        }
+        return FileFacts(bytes.fromhex(texts["log_id"]), content=texts["content"], **numbers)
+    except (KeyError, ValueError) as error:
+        raise ArchiveError(f"{where} was not written by an archiver: {error!r}") from error
+
+
+class ContentHash:
+    """SHA-256 over the records, however they are cut into batches.
+
+    One digest for each run of bytes that makes up a column, and one over all of them.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs = [hashlib.sha256() for _ in range(_RUNS)]
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Take the records of a batch in."""
+        for run, data in zip(self._runs, _runs_of(batch), strict=True):
+            run.update(data)
+
+    def hexdigest(self) -> str:
+        """The hash of everything so far."""
+        return hashlib.sha256(b"".join(run.digest() for run in self._runs)).hexdigest()
+
+
+_RUNS: Final = 11
+
+
+def _runs_of(batch: pa.RecordBatch) -> Iterator[memoryview | pa.Buffer]:
+    """The bytes of every column: numbers, lengths (-1 for what is not there), contents."""
+    headers = batch.column("headers")
+    pairs = headers.flatten()
+    yield _fixed(batch.column("sequence"))
+    yield _fixed(batch.column("timestamp_ns"))
+    yield from _binary_runs(batch.column("key"))
+    yield from _binary_runs(batch.column("value"))
+    yield _fixed(pc.list_value_length(headers))
+    yield from _binary_runs(pairs.field(0))
+    yield from _binary_runs(pairs.field(1))
+
+
+def _binary_runs(array: pa.Array) -> Iterator[memoryview | pa.Buffer]:
+    lengths = pc.binary_length(array)
+    yield _fixed(pc.fill_null(lengths, -1) if array.null_count else lengths)
+    if array.null_count:
+        array = array.drop_null()  # what stands behind a null means nothing
+    offsets, data = array.buffers()[1:]
+    if not len(array) or data is None:
+        yield memoryview(b"")
+        return
+    limits = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], 0, array.offset)
+    yield memoryview(data)[limits[0].as_py() : limits[-1].as_py()]
+
+
+def _fixed(array: pa.Array) -> memoryview:
+    """The bytes of an array of numbers without nulls."""
+    width = array.type.bit_width // 8
+    data = array.buffers()[1]
+    if data is None:
+        return memoryview(b"")
+    return memoryview(data)[array.offset * width : (array.offset + len(array)) * width]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """What went into a file."""
+
+    facts: FileFacts
+    rows: int
+    min_time_ns: int
+    max_time_ns: int
+
+
+def write_parquet(sink: Sink, batches: Iterable[pa.RecordBatch], facts: FileFacts) -> Written:
+    """Write the batches of a segment, in order; `facts.content` is filled in.
+
+    Raises `ArchiveError` when they are not exactly the records from `facts.first` to `facts.stop`.
+    """
+    content = ContentHash()
+    rows, times = 0, _Times()
+    with pq.ParquetWriter(pa.PythonFile(sink, "w"), FILE_SCHEMA, **_OPTIONS) as writer:
+        for group in _groups(batches):
+            rows += group.num_rows
+            columns = [with_time(batch) for batch in group.to_batches()]
+            for batch in group.to_batches():
+                content.update(batch)
+                times.update(batch.column("timestamp_ns"))
+            table = pa.Table.from_batches(columns, FILE_SCHEMA)
+            writer.write_table(table, row_group_size=table.num_rows)
+        if rows != facts.stop - facts.first:
+            raise ArchiveError(
+                f"segment {facts.segment_id} gave {rows} records, the manifest says "
+                f"{facts.stop - facts.first}"
+            )
+        facts = facts._replace(content=content.hexdigest())
+        writer.add_key_value_metadata(facts.pack())
+    return Written(facts, rows, times.smallest, times.largest)
+
+
+_OPTIONS: Final = {
+    "compression": "zstd",
+    # Values rarely repeat, and a dictionary of them is work for nothing.
+    "use_dictionary": [_KEY, "headers.list.element.key"],
+    "write_statistics": ["sequence", "timestamp_ns", "timestamp", _KEY],
+    "write_page_checksum": True,
+    "data_page_size": MIB,
+}
+
+
+class _Times:
+    """Smallest and largest timestamp."""
+
+    __slots__ = ("largest", "smallest")
+
+    def __init__(self) -> None:
+        self.smallest = self.largest = 0
+
+    def update(self, times: pa.Array) -> None:
+        """Look at the timestamps of a batch."""
+        limits = pc.min_max(times).as_py()
+        if limits["min"] is None:
+            return
+        first = not self.smallest and not self.largest
+        self.smallest = limits["min"] if first else min(self.smallest, limits["min"])
+        self.largest = limits["max"] if first else max(self.largest, limits["max"])
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same records in tables of about `GROUP_BYTES`."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for whole in batches:
+        for batch in _slices(whole):
+            if waiting and size + batch.nbytes > GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+            waiting.append(batch)
+            size += batch.nbytes
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch that is larger than a row group, halved until its parts are not."""
+    if batch.nbytes <= GROUP_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _slices(batch.slice(0, middle))
+    yield from _slices(batch.slice(middle))
+
+
+def with_time(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the column `timestamp`: microseconds, rounded down."""
+    times = batch.column("timestamp_ns")
+    micros = pc.divide(times, 1000)
+    if pc.any(pc.less(times, 0)).as_py():
+        low = pc.less(times, pc.multiply(micros, 1000))
+        micros = pc.subtract(micros, low.cast(pa.int64()))
+    columns = [*batch.columns[:2], micros.cast(_TIME), *batch.columns[2:]]
+    return pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class SegmentFile:
+    """One archived segment, open for reading; `where` is for messages."""
+
+    def __init__(self, source: object, where: str) -> None:
+        self._where = where
+        try:
+            self._file = pq.ParquetFile(
+                source, page_checksum_verification=True, pre_buffer=True, memory_map=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveError(f"{where} is not a readable Parquet file: {error}") from error
+
+    @property
+    def facts(self) -> FileFacts:
+        """What the file says about itself."""
+        return parse_facts(self._file.metadata.metadata, self._where)
+
+    def batches(self, start: int, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The records from `start` up to `stop`, one row group in memory at a time."""
+        for number in range(self._file.num_row_groups):
+            first, last = self._range(number)
+            if last < start:
+                continue
+            if stop is not None and first >= stop:
+                return
+            yield from self._trimmed(number, start, stop)
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """First and last sequence of a row group."""
+        statistics = self._file.metadata.row_group(number).column(0).statistics
+        if statistics is None or not statistics.has_min_max:
+            raise ArchiveError(f"{self._where}: row group {number} has no statistics")
+        return statistics.min, statistics.max
+
+    def _trimmed(self, number: int, start: int, stop: int | None) -> Iterator[pa.RecordBatch]:
+        try:
+            table = self._file.read_row_group(number, columns=_NAMES)
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveError(f"{self._where}: row group {number}: {error}") from error
+        first = table.column(0)[0].as_py()
+        low = max(0, start - first)
+        high = table.num_rows if stop is None else min(table.num_rows, stop - first)
+        for batch in table.slice(low, high - low).to_batches():
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
+
+    def content(self) -> str:
+        """The hash of the records that are really there; reads the whole file."""
+        found = ContentHash()
+        for batch in self.batches(0):
+            found.update(batch)
+        return found.hexdigest()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
