@@ -16,11 +16,10 @@ from headwater._roll import begin_segment
 from headwater._segment import (
     FIRST_FRAME,
     parse_segment_id,
-    read_header,
     segment_filename,
 )
-from headwater._startup import take_lock
-from headwater.errors import CorruptionError, InvalidInputError
+from headwater._startup import blank_next, take_lock
+from headwater.errors import InvalidInputError
 from headwater.fs import make_dir_durably
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 def begin_log(home: Home, header: SegmentHeader, producers: Producers) -> None:
     """Make a log whose first segment has this header; durable on return.
 
-    Raises `InvalidInputError` when the folder holds a log, or segments of another beginning.
+    Raises `InvalidInputError` when the folder holds a log or other segments, `CorruptionError` when
+    the segment's file is of another beginning, or has records.
     """
     make_dir_durably(home.fs, home.folder)
     lock = take_lock(home)
@@ -50,23 +50,12 @@ def begin_log(home: Home, header: SegmentHeader, producers: Producers) -> None:
 
 
 def _require_empty(home: Home, manifests: ManifestWriter, header: SegmentHeader) -> None:
-    """Nothing but what an earlier attempt at this very beginning may have left."""
+    """Nothing but what an earlier attempt at this very beginning may have left; that is blanked."""
     if home.fs.exists(manifests.pointer_path):
         raise InvalidInputError(f"{home.folder} holds a log already: choose an empty folder")
     for name in home.fs.list(home.folder):
-        number = parse_segment_id(name)
-        if number is None:
-            continue
-        if number != header.segment_id or not _is_beginning(home, header):
+        if parse_segment_id(name) not in (None, header.segment_id):
             raise InvalidInputError(
                 f"{home.folder}/{name} is a segment of something else: choose an empty folder"
             )
-
-
-def _is_beginning(home: Home, header: SegmentHeader) -> bool:
-    """True for a segment file that is blank, half written, or begins as `header` says."""
-    try:
-        found = read_header(home.fs, home.folder, header.segment_id)
-    except CorruptionError:
-        return True  # its header was being written; nothing can have followed
-    return found is None or found._replace(created_ns=0) == header._replace(created_ns=0)
+    blank_next(home, header)

@@ -323,7 +323,7 @@ def _finish_roll(
     if control is None:
         return old, found
     header = next_header(old.header, control, home.clock_ns())
-    _blank_next(home, header)
+    blank_next(home, header)
     new, first = begin_segment(home, header, control, found.producers, again=False)
     adopt(manifests, sealed_entry(old, found.sequence, found.position), new)
     old.close()
@@ -338,7 +338,7 @@ def _finish_roll(
     )
 
 
-def _blank_next(home: Home, header: SegmentHeader) -> None:
+def blank_next(home: Home, header: SegmentHeader) -> None:
     """The next file may be missing, prepared, or a beginning of this very segment: blank it."""
     path = segment_path(home.folder, header.segment_id)
     if not home.fs.exists(path):

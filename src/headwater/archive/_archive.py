@@ -156,7 +156,7 @@ class Archive:
     def open_file(self, entry: Entry) -> SegmentFile:
         """A file of the catalogue, open for reading."""
         reader = ObjectReader(self.store, self.name(entry.file), entry.bytes)
-        return SegmentFile(reader, f"{self.url}/{entry.file}")
+        return SegmentFile(reader, f"{self.url}/{entry.file}", entry.footer)
 
     def check_log(self, log_id: bytes) -> None:
         """Raise `ArchiveError` when this is the archive of another log."""

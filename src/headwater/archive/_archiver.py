@@ -102,6 +102,7 @@ class _Stored(NamedTuple):
 
     size: int
     sha256: str
+    footer: str
     existed: bool
 
 
@@ -306,6 +307,7 @@ class Archiver:
             control.chain,
             written.facts.content,
             stored.sha256,
+            stored.footer,
             head.epoch,
         )
         following = origin_of(self._home, sealed.segment_id + 1)
@@ -377,14 +379,20 @@ class Archiver:
         mapping = spool.map(sink.size + len(sink.pad), writable=False)
         try:
             is_new, size = self._put(name, mapping.view[: sink.size])
-            if self._is_leftover(name, size, written.facts):
+            if not is_new and self._is_leftover(name, size, written.facts):
                 is_new, size = self._put(name, mapping.view[: sink.size])
         finally:
             mapping.close()
         sha256 = self._read_back(name, size)
+        if sha256 != sink.sha256 and is_new:
+            raise ArchiveError(
+                f"{self._archive.store.url}/{name} comes back with other bytes than were put: it "
+                "is not in the catalogue, and the next attempt compares it again"
+            )
         if sha256 != sink.sha256:
             sha256 = self._same_records(name, size, written.facts)
-        return _Stored(size, sha256, not is_new)
+        with self._opened(name, size) as found:
+            return _Stored(size, sha256, found.footer, not is_new)
 
     def _put(self, name: str, data: memoryview) -> tuple[bool, int]:
         """Put an object unless its name is taken; also says how large the one is that is there."""

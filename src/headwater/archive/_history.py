@@ -17,7 +17,7 @@ from headwater._arrow import SCHEMA
 from headwater._columns import make_records
 from headwater._reader import to_time_ns
 from headwater.archive._store import MissingError
-from headwater.errors import InvalidInputError, SequenceExpiredError
+from headwater.errors import ArchiveError, InvalidInputError, SequenceExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -161,10 +161,18 @@ class History:
     def _file_batches(self, entry: Entry, start: int, stop: int | None) -> _Runs[pa.RecordBatch]:
         if self._archive is None:
             return
+        wanted = start
         with self._archive.open_file(entry) as file:
             for batch in file.batches(start, stop):
-                if batch.num_rows:
-                    yield _behind(batch), (batch,)
+                if _behind(batch) - batch.num_rows != wanted:
+                    break  # what a file says of its row groups has no checksum
+                wanted += batch.num_rows
+                yield wanted, (batch,)
+        if wanted != (entry.stop if stop is None else min(entry.stop, stop)):
+            raise ArchiveError(
+                f"{self._archive.url}/{entry.file}: sequence {wanted} is not where it should be: "
+                "the file is damaged"
+            )
 
     def _file_records(self, entry: Entry, start: int, stop: int | None) -> _Runs[Record]:
         for wanted, (batch,) in self._file_batches(entry, start, stop):

@@ -8,9 +8,10 @@ depend on the size of a segment. Knows nothing of stores and catalogues.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from headwater._limits import MIB
+from headwater.archive._store import MissingError, UnreachableError
 from headwater.errors import ArchiveError, UnsupportedError
 
 try:
@@ -25,7 +26,7 @@ except ImportError as error:
 from headwater._arrow import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headwater.archive._sink import Sink
 
@@ -241,16 +242,60 @@ def with_time(batch: pa.RecordBatch) -> pa.RecordBatch:
 # --- reading --------------------------------------------------------------------------------------
 
 
-class SegmentFile:
-    """One archived segment, open for reading; `where` is for messages."""
+class Readable(Protocol):
+    """What a file is read from."""
 
-    def __init__(self, source: object, where: str) -> None:
+    def read(self, size: int, /) -> bytes:
+        """The next bytes."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move; returns the place."""
+
+
+def _footer_of(source: Readable, checksum: str | None) -> bytes:
+    """The end of a file, which describes all the rest; `checksum` is what it must have."""
+    size = source.seek(0, 2)
+    tail = _tail(source, size, _FOOTER_GUESS)
+    length = int.from_bytes(tail[-_FOOTER_END:-4], "little") + _FOOTER_END
+    if tail[-4:] != _MAGIC or length > size:
+        raise ArchiveError("it does not end like one")
+    footer = tail[-length:] if length <= len(tail) else _tail(source, size, length)
+    if checksum not in {None, hashlib.sha256(footer).hexdigest()}:
+        raise ArchiveError("its footer does not have the checksum that the catalogue names")
+    return footer
+
+
+def _tail(source: Readable, size: int, wanted: int) -> bytes:
+    start = max(0, size - wanted)
+    source.seek(start)
+    return source.read(size - start)
+
+
+_MAGIC: Final = b"PAR1"
+_FOOTER_END: Final = 8
+_FOOTER_GUESS: Final = 64 * 1024
+
+
+class SegmentFile:
+    """One archived segment, open for reading; `where` is for messages.
+
+    Pages have checksums of their own. The footer, which says where they are, has none, so the
+    catalogue keeps one: `footer`.
+    """
+
+    def __init__(self, source: Readable, where: str, footer: str | None = None) -> None:
         self._where = where
         try:
+            tail = _footer_of(source, footer)
+            #: Checksum of the footer that was found.
+            self.footer = hashlib.sha256(tail).hexdigest()
+            metadata = pq.read_metadata(pa.BufferReader(tail))
             self._file = pq.ParquetFile(
-                source, page_checksum_verification=True, pre_buffer=True, memory_map=False
+                source, metadata=metadata, page_checksum_verification=True, pre_buffer=True
             )
-        except (pa.ArrowException, OSError) as error:
+        except (ArchiveError, pa.ArrowException, OSError) as error:
+            if isinstance(error, (MissingError, UnreachableError)):
+                raise
             raise ArchiveError(f"{where} is not a readable Parquet file: {error}") from error
 
     @property
@@ -276,21 +321,36 @@ class SegmentFile:
         return statistics.min, statistics.max
 
     def _trimmed(self, number: int, start: int, stop: int | None) -> Iterator[pa.RecordBatch]:
-        try:
-            table = self._file.read_row_group(number, columns=_NAMES)
-        except (pa.ArrowException, OSError) as error:
-            raise ArchiveError(f"{self._where}: row group {number}: {error}") from error
+        table = self._group(number, _NAMES)
+        if not table.num_rows:
+            return
         first = table.column(0)[0].as_py()
         low = max(0, start - first)
         high = table.num_rows if stop is None else min(table.num_rows, stop - first)
-        for batch in table.slice(low, high - low).to_batches():
+        for batch in table.slice(low, max(0, high - low)).to_batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
 
+    def _group(self, number: int, columns: Sequence[str]) -> pa.Table:
+        try:
+            return self._file.read_row_group(number, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            raise ArchiveError(f"{self._where}: row group {number}: {error}") from error
+
     def content(self) -> str:
-        """The hash of the records that are really there; reads the whole file."""
+        """The hash of the records that are really there; reads the whole file.
+
+        Raises `ArchiveError` where the rest of the file does not agree with them.
+        """
         found = ContentHash()
-        for batch in self.batches(0):
-            found.update(batch)
+        for number in range(self._file.num_row_groups):
+            table = self._group(number, FILE_SCHEMA.names)
+            if self._range(number) != (table.column(0)[0].as_py(), table.column(0)[-1].as_py()):
+                raise ArchiveError(f"{self._where}: row group {number} has wrong statistics")
+            for batch in table.to_batches():
+                records = batch.select(_NAMES)
+                if with_time(records).column("timestamp") != batch.column("timestamp"):
+                    raise ArchiveError(f"{self._where}: row group {number} has wrong times")
+                found.update(records)
         return found.hexdigest()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from headwater._manifest_store import ManifestWriter
 from headwater._marks import Control, parse_control
 from headwater._origin import begin_log
 from headwater._segment import SegmentHeader
-from headwater.archive._archiver import OWNER_BYTES
+from headwater.archive._archiver import FIRST_EPOCH, OWNER_BYTES
 from headwater.archive._catalogue import Term
 from headwater.archive._checkpoint import Checkpoint, Progress
 from headwater.errors import ArchiveError, ConflictError, InvalidInputError
@@ -90,8 +90,10 @@ def _is_owner(head: Head, progress: Progress) -> bool:
 
 
 def _restored_before(head: Head, progress: Progress | None, home: Home) -> Restored:
-    if progress is None or progress.log_id != head.log_id or not _is_owner(head, progress):
+    ours = progress is not None and progress.log_id == head.log_id and _is_owner(head, progress)
+    if not ours or head.epoch == FIRST_EPOCH:
         raise InvalidInputError(f"{home.folder} holds a log already: choose an empty folder")
+    home.fs.sync_dir(home.folder)  # who made it may have died, or failed, in front of this
     return Restored(head.log_id, head.epoch, head.terms[-1].first)
 
 
