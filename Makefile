@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# Object stores for the tests, on loopback; what they depend on is nothing for us.
+SERVERS := $(VENV)/servers
+SERVERS_READY := $(SERVERS)/ready
 # Two workers: the suite must be quick on two cores and is written to run in parallel.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -18,7 +21,7 @@ help: ## show this list
 demo: $(READY) ## the log at work on a temporary folder, in under a minute
 	$(BIN)/headwater demo
 
-test: $(READY) ## the test suite
+test: $(READY) $(SERVERS_READY) ## the test suite
 	$(PYTEST)
 
 lint: lint-format lint-rules lint-types ## format, lint and types, without the tests
@@ -38,7 +41,7 @@ bench: $(READY) ## measure against other stores and print the ratio table
 	$(BIN)/python -m pip install --quiet --editable benchmarks
 	$(BIN)/python -m headwater_bench
 
-soak: $(READY) ## the suite with the long runs and many more generated cases
+soak: $(READY) $(SERVERS_READY) ## the suite with the long runs and many more generated cases
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600
 
 format: $(READY) ## rewrite the sources in the one format and fix what lint can fix
@@ -52,4 +55,9 @@ clean: ## remove everything that the other targets made
 $(READY): pyproject.toml src/headwater/_native.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+$(SERVERS_READY): tests/archive/servers.txt | $(READY)
+	$(PYTHON) -m venv $(SERVERS)
+	$(SERVERS)/bin/python -m pip install --quiet --requirement $<
 	touch $@

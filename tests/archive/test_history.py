@@ -177,7 +177,8 @@ def test_history_over_a_bad_line_is_right_or_an_error(place: Place, trouble: Tro
         except HeadwaterError:
             refused += 1
         assert found == expected[: len(found)]
-    assert refused
+    # What comes cut short is asked for again; wrong bytes of a file are not.
+    assert bool(refused) == (trouble is Trouble.WRONG)
 
 
 def test_start_is_a_word_a_sequence_or_a_time(place: Place) -> None:

@@ -28,7 +28,7 @@ from headwater.archive._archive import Archive, file_name
 from headwater.archive._catalogue import Entry, Head, Term
 from headwater.archive._checkpoint import Checkpoint, Progress
 from headwater.archive._pace import Pace
-from headwater.archive._parquet import FileFacts, SegmentFile, write_parquet
+from headwater.archive._parquet import FileFacts, SegmentFile, footer_checksum, write_parquet
 from headwater.archive._sealed import (
     Sealed,
     batches_of,
@@ -378,21 +378,22 @@ class Archiver:
         name = self._archive.name(file)
         mapping = spool.map(sink.size + len(sink.pad), writable=False)
         try:
-            is_new, size = self._put(name, mapping.view[: sink.size])
+            data = mapping.view[: sink.size]
+            is_new, size = self._put(name, data)
             if not is_new and self._is_leftover(name, size, written.facts):
-                is_new, size = self._put(name, mapping.view[: sink.size])
+                is_new, size = self._put(name, data)
+            sha256 = self._read_back(name, size)
+            if sha256 == sink.sha256:  # the footer is taken from here, where no line can spoil it
+                footer = footer_checksum(data)
+                return _Stored(size, sha256, footer, not is_new)
         finally:
             mapping.close()
-        sha256 = self._read_back(name, size)
-        if sha256 != sink.sha256 and is_new:
+        if is_new:
             raise ArchiveError(
                 f"{self._archive.store.url}/{name} comes back with other bytes than were put: it "
                 "is not in the catalogue, and the next attempt compares it again"
             )
-        if sha256 != sink.sha256:
-            sha256 = self._same_records(name, size, written.facts)
-        with self._opened(name, size) as found:
-            return _Stored(size, sha256, found.footer, not is_new)
+        return self._adopted(name, size, sha256, written.facts)
 
     def _put(self, name: str, data: memoryview) -> tuple[bool, int]:
         """Put an object unless its name is taken; also says how large the one is that is there."""
@@ -430,22 +431,23 @@ class Archiver:
             found.update(piece)
         return found.hexdigest()
 
-    def _same_records(self, name: str, size: int, facts: FileFacts) -> str:
-        """Checksum of an object with other bytes, once it is sure that it has our records.
+    def _adopted(self, name: str, size: int, sha256: str, facts: FileFacts) -> _Stored:
+        """An object with other bytes, once it is sure that it has our records.
 
-        Another release writes other bytes for the same records. Read twice: what was wrong on the
-        way is not in the store.
+        Another release writes other bytes for the same records. Everything is read twice: what was
+        wrong on the way is not in the store.
         """
-        first = self._read_back(name, size)
         with self._opened(name, size) as found:
             agrees = found.facts == facts and found.content() == facts.content
-            known = found.facts
-        if not agrees or self._read_back(name, size) != first:
+            known, footer = found.facts, found.footer
+        with self._opened(name, size) as again:
+            agrees = agrees and again.footer == footer
+        if not agrees or self._read_back(name, size) != sha256:
             raise ArchiveError(
                 f"{self._archive.store.url}/{name} is not what this log would put there ({known}, "
                 f"expected {facts}); nothing was archived; if nobody needs it, delete it"
             )
-        return first
+        return _Stored(size, sha256, footer, existed=True)
 
     # --- beside the log ---------------------------------------------------------------------------
 

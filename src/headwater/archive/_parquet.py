@@ -271,6 +271,11 @@ def _tail(source: Readable, size: int, wanted: int) -> bytes:
     return source.read(size - start)
 
 
+def footer_checksum(data: memoryview) -> str:
+    """Checksum of the footer of a file that is at hand."""
+    return hashlib.sha256(_footer_of(pa.BufferReader(data), None)).hexdigest()
+
+
 _MAGIC: Final = b"PAR1"
 _FOOTER_END: Final = 8
 _FOOTER_GUESS: Final = 64 * 1024

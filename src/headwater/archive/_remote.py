@@ -33,6 +33,9 @@ _NO_RETRY: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(0)}
 _SMALL_S: Final = 30
 _BULK_S: Final = 900
 _SMALL_BYTES: Final = 8 * 1024 * 1024
+_STREAM_BYTES: Final = 1024 * 1024
+#: What the client says of a range that came with the status of a whole object.
+_NO_RANGES: Final = "non-partial response"
 _CLIENT_OPTIONS: Final = ("allow_http", "proxy_url", "connect_timeout")
 
 
@@ -90,8 +93,25 @@ class RemoteStore:
     def read(self, name: str, start: int, size: int) -> bytes:
         """As `ObjectStore.read`."""
         with self._told(name):
-            found = obstore.get_range(self._small, checked_name(name), start=start, length=size)
-            return bytes(found)
+            try:
+                client = self._small if size <= _SMALL_BYTES else self._bulk
+                return bytes(
+                    obstore.get_range(client, checked_name(name), start=start, length=size)
+                )
+            except exceptions.GenericError as error:
+                if _NO_RANGES not in str(error):
+                    raise
+            return self._cut(name, start, start + size)
+
+    def _cut(self, name: str, start: int, stop: int) -> bytes:
+        """A range of an object on a server that sends ranges in a way the client refuses."""
+        found, at = bytearray(), 0
+        for chunk in obstore.get(self._bulk, name).stream(min_chunk_size=_STREAM_BYTES):
+            found += bytes(chunk)[max(0, start - at) : max(0, stop - at)]
+            at += len(chunk)
+            if at >= stop:
+                break
+        return bytes(found)
 
     def stat(self, name: str) -> ObjectInfo | None:
         """As `ObjectStore.stat`."""

@@ -1,0 +1,206 @@
+"""The archive on real S3 servers: two keep conditional puts apart, and one ignores the conditions."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import headwater
+from headwater.archive import Archive, Archiver, History, Retry, is_conditional, open_store, restore
+from headwater.archive._store import pieces
+from headwater.errors import ConflictError, UnsupportedError
+from tests.archive.contract import ConditionalContract, StoreContract
+from tests.archive.place import FOLDER
+from tests.archive.servers import Server, serving
+from tests.processes.spawning import Zygote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headwater.archive import ObjectStore
+    from tests.processes.spawning import Worker
+
+#: Rounds of two archiver processes against each other, on either kind of server.
+ROUNDS: Final = 200
+#: A round's kills come within this time.
+KILL_S: Final = 0.12
+
+
+@pytest.fixture(scope="module", params=["moto", "ministack"])
+def keeper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Bring a server that keeps conditions."""
+    with serving(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ignorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Bring a server that ignores conditions."""
+    with serving("rclone", tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """Bring one server of each kind."""
+    with serving(request.param, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    """Bring the process that forks archivers."""
+    found = Zygote()
+    yield found
+    found.close()
+
+
+def store_of(server: Server, request: pytest.FixtureRequest) -> ObjectStore:
+    """A folder of the bucket that belongs to one test."""
+    prefix = f"{request.node.name}-{time.monotonic_ns()}".replace("[", "-").replace("]", "")
+    prefix = "".join(c if c.isalnum() or c == "-" else "_" for c in prefix)
+    return open_store(server.url(prefix), options=server.options, retry=Retry(4, 0.01, 0.1))
+
+
+class TestKeeping(ConditionalContract):
+    """A server that keeps conditions keeps the whole contract."""
+
+    @pytest.fixture
+    def store(self, keeper: Server, request: pytest.FixtureRequest) -> ObjectStore:
+        """Bring an empty folder of its bucket."""
+        return store_of(keeper, request)
+
+
+class TestIgnoring(StoreContract):
+    """A server that ignores conditions keeps the rest of it, and is found out."""
+
+    @pytest.fixture
+    def store(self, ignorer: Server, request: pytest.FixtureRequest) -> ObjectStore:
+        """Bring an empty folder of its bucket."""
+        return store_of(ignorer, request)
+
+    def test_probe_finds_that_conditions_are_ignored(self, store: ObjectStore) -> None:
+        """The probe is not fooled by puts that all succeed."""
+        assert not is_conditional(store, "probing")
+
+
+def filled(path: Path, segments: int) -> list[headwater.Record]:
+    """Make a log with sealed segments; returns its records."""
+    with headwater.open(path, segment_bytes=65536, durability="os") as log:
+        for number in range(segments):
+            log.append_many([b"%d" % number * 50] * 100, keys=[b"k", None] * 50)
+            log.roll()
+        return list(log.read())
+
+
+def test_log_is_archived_read_and_restored_on_a_server(
+    keeper: Server, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The whole way over the network: archive, history without the log, restore, old host out."""
+    expected = filled(tmp_path / "log", 4)
+    store = store_of(keeper, request)
+    archive = Archive(store, FOLDER)
+    assert archive.conditional
+    old = Archiver(tmp_path / "log", archive)
+    assert len(old.run()) == 4
+    assert list(History(None, archive).records()) == expected
+    restored = restore(Archive(store, FOLDER), tmp_path / "new")
+    assert (restored.epoch, restored.next_sequence) == (2, 400)
+    with headwater.open(tmp_path / "new") as log:
+        assert log.append(b"goes on") == 400
+        assert len(list(History(log, archive).records())) == 401
+    with pytest.raises(ConflictError):
+        old.step()
+
+
+def test_log_on_a_server_that_ignores_conditions_needs_a_single_writer(
+    ignorer: Server, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Archiving works under the lock beside the log; restoring wants the promise."""
+    expected = filled(tmp_path / "log", 3)
+    store = store_of(ignorer, request)
+    archive = Archive(store, FOLDER)
+    with Archiver(tmp_path / "log", archive) as archiver:
+        assert len(archiver.run()) == 3
+    assert not archive.conditional
+    assert list(History(None, archive).records()) == expected
+    with pytest.raises(UnsupportedError, match="--single-writer"):
+        restore(archive, tmp_path / "new")
+    assert restore(Archive(store, FOLDER, single_writer=True), tmp_path / "new").epoch == 2
+
+
+class Race:
+    """One log, its archive on a server, and rounds of two archivers that may be killed."""
+
+    def __init__(self, server: Server, zygote: Zygote, path: Path) -> None:
+        self.server = server
+        self.zygote = zygote
+        self.path = path
+        self.prefix = f"race-{time.monotonic_ns()}"
+        self.random = random.Random(7)
+        self.kills = 0
+        self.finished = 0
+
+    def archive(self) -> Archive:
+        """The archive, seen from the test."""
+        store = open_store(self.server.url(self.prefix), options=self.server.options)
+        return Archive(store, FOLDER, conditional=self.server.conditional)
+
+    def spawn(self) -> Worker:
+        """Another archiver."""
+        return self.zygote.spawn(
+            "racing_archiver",
+            path=str(self.path),
+            url=self.server.url(self.prefix),
+            options=self.server.options,
+            folder=FOLDER,
+            conditional=self.server.conditional,
+        )
+
+    def round(self, log: headwater.Log) -> None:
+        """Seal a segment; let two archivers at it; kill one, both or none of them."""
+        log.append_many([b"%d" % log.next_sequence] * 20, keys=[b"k"] * 20)
+        log.roll()
+        with self.spawn() as first, self.spawn() as second:
+            doomed = self.random.choice([[first], [second], [first, second], []])
+            if doomed:
+                time.sleep(self.random.uniform(0, KILL_S))
+            for worker in doomed:
+                if not worker.ended:
+                    worker.kill()
+                    self.kills += 1
+            for worker in (first, second):
+                if worker not in doomed:
+                    worker.finish()
+                    self.finished += 1
+
+
+def test_archivers_raced_and_killed_neither_lose_nor_repeat(
+    raced: Server, zygote: Zygote, tmp_path: Path
+) -> None:
+    """Two processes at one log, killed at random: each record once, each file verified."""
+    race = Race(raced, zygote, tmp_path / "log")
+    with headwater.open(race.path, segment_bytes=65536, durability="os") as log:
+        for _ in range(ROUNDS):
+            race.round(log)
+        archive = race.archive()
+        with Archiver(race.path, archive) as last:
+            last.run()
+        expected = list(log.read())
+        assert list(History(None, archive).records()) == expected
+        entries = archive.entries()
+        assert [entry.first for entry in entries] == list(range(0, 20 * ROUNDS, 20))
+        for entry in entries:
+            with archive.open_file(entry) as file:
+                assert file.content() == entry.content
+            size = sum(map(len, pieces(archive.store, archive.name(entry.file), entry.bytes)))
+            assert size == entry.bytes
+        files = {i.name for i in archive.store.list(FOLDER) if i.name.endswith(".parquet")}
+        assert files == {archive.name(entry.file) for entry in entries}
+        assert not [name for name in log._home.fs.list(str(race.path)) if "spool" in name]
+    assert race.kills > ROUNDS // 3
+    assert race.finished > ROUNDS // 3
