@@ -259,7 +259,7 @@ TROUBLES: Final = [trouble for trouble in Trouble if trouble is not Trouble.STAL
 
 @pytest.mark.parametrize("seed", range(12))
 def test_archiving_over_a_bad_store_neither_loses_nor_repeats(seed: int) -> None:
-    """5xx, throttling, stalls, resets, lost replies, cut and wrong bodies, stale answers, at random.
+    """5xx, throttling, stalls, resets, lost replies, cut, wrong and stale bodies, at random.
 
     Some steps fail. Whatever failed, the catalogue is right, and when the store is well again
     everything is archived once.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,6 +30,8 @@ from headwater.errors import ArchiveError
 from headwater.testing import FaultFS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headwater.archive._parquet import Written
     from tests.archive.place import Place
 
@@ -61,10 +65,12 @@ def batch_of(rows: list, first: int = 100) -> pa.RecordBatch:
 def written(batches: list[pa.RecordBatch]) -> tuple[bytes, Written]:
     """A file of these batches, and what was told of it."""
     file = FaultFS().open("/file", write=True, create=True)
-    sink = Sink(file)
     rows = sum(batch.num_rows for batch in batches)
-    found = write_parquet(sink, batches, FACTS._replace(stop=100 + rows))
-    sink.close()
+    with ThreadPoolExecutor(1) as beside:
+        sink = Sink(file, beside)
+        found = write_parquet(sink, batches, FACTS._replace(stop=100 + rows), beside)
+        sink.close()
+        assert sink.sha256 == hashlib.sha256(file.read(0, sink.size)).hexdigest()
     data = file.read(0, sink.size)
     file.close()
     return data, found
@@ -197,7 +203,7 @@ def test_memory_does_not_grow_with_the_segment() -> None:
     """What Arrow holds at any moment is a few row groups, for a file of many."""
     held = []
 
-    def batches() -> object:
+    def batches() -> Iterator[pa.RecordBatch]:
         for number in range(60):
             held.append(pa.total_allocated_bytes())
             yield batch_of([(0, None, b"v" * 10_000, [])] * 100, 100 + 100 * number)
@@ -205,7 +211,9 @@ def test_memory_does_not_grow_with_the_segment() -> None:
     pa.default_memory_pool().release_unused()
     before = pa.total_allocated_bytes()
     file = FaultFS().open("/file", write=True, create=True)
-    write_parquet(Sink(file), batches(), FACTS._replace(stop=6100))  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as beside:
+        facts = FACTS._replace(stop=6100)
+        write_parquet(Sink(file, beside), batches(), facts, beside)
     file.close()
     assert max(held) - before < 6 * GROUP_BYTES < 60_000_000
 
@@ -214,8 +222,12 @@ def test_memory_does_not_grow_with_the_segment() -> None:
 def test_segment_with_other_records_than_its_range_is_refused(stop: int) -> None:
     """A file is written only for exactly the records that the manifest promises."""
     file = FaultFS().open("/file", write=True, create=True)
-    with pytest.raises(ArchiveError, match="gave 10 records"):
-        write_parquet(Sink(file), [batch_of([(0, None, b"", [])] * 10)], FACTS._replace(stop=stop))
+    batch, facts = batch_of([(0, None, b"", [])] * 10), FACTS._replace(stop=stop)
+    with (
+        ThreadPoolExecutor(1) as beside,
+        pytest.raises(ArchiveError, match="gave 10 records"),
+    ):
+        write_parquet(Sink(file, beside), [batch], facts, beside)
     file.close()
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -292,9 +293,9 @@ class Archiver:
             head.log_id, head.epoch, sealed.segment_id, sealed.first, sealed.stop, control.chain, ""
         )
         with self._spool() as file:
-            written, sink = self._written(file, facts)
+            written, sink, sha256 = self._written(file, facts)
             name = self._file_name(sealed)
-            stored = self._stored(name, written, file, sink)
+            stored = self._stored(name, written, file, sink, sha256)
         entry = Entry(
             name,
             sealed.first,
@@ -363,17 +364,20 @@ class Archiver:
         attempt = self._archive.entropy(_ATTEMPT_BYTES).hex()
         return name.replace(".parquet", f"-{attempt}.parquet")
 
-    def _written(self, file: File, facts: FileFacts) -> tuple[Written, Sink]:
+    def _written(self, file: File, facts: FileFacts) -> tuple[Written, Sink, str]:
+        """The segment as a spool file, and the checksum of that."""
         view = LogView.open(self._home)
         try:
-            sink = Sink(file)
-            written = write_parquet(sink, batches_of(view, facts.first, facts.stop), facts)
-            sink.close()
+            with ThreadPoolExecutor(1, thread_name_prefix="headwater-archive") as beside:
+                sink = Sink(file, beside)
+                batches = batches_of(view, facts.first, facts.stop)
+                written = write_parquet(sink, batches, facts, beside)
+                sink.close()
+                return written, sink, sink.sha256
         finally:
             view.close()
-        return written, sink
 
-    def _stored(self, file: str, written: Written, spool: File, sink: Sink) -> _Stored:
+    def _stored(self, file: str, written: Written, spool: File, sink: Sink, sha256: str) -> _Stored:
         """Put the object, or find the one that is there to be ours; read it back either way."""
         name = self._archive.name(file)
         mapping = spool.map(sink.size + len(sink.pad), writable=False)
@@ -382,10 +386,10 @@ class Archiver:
             is_new, size = self._put(name, data)
             if not is_new and self._is_leftover(name, size, written.facts):
                 is_new, size = self._put(name, data)
-            sha256 = self._read_back(name, size)
-            if sha256 == sink.sha256:  # the footer is taken from here, where no line can spoil it
-                footer = footer_checksum(data)
-                return _Stored(size, sha256, footer, not is_new)
+            if self._comes_back(
+                name, size, data
+            ):  # the footer is taken from here, where no line can spoil it
+                return _Stored(size, sha256, footer_checksum(data), not is_new)
         finally:
             mapping.close()
         if is_new:
@@ -393,7 +397,7 @@ class Archiver:
                 f"{self._archive.store.url}/{name} comes back with other bytes than were put: it "
                 "is not in the catalogue, and the next attempt compares it again"
             )
-        return self._adopted(name, size, sha256, written.facts)
+        return self._adopted(name, size, written.facts)
 
     def _put(self, name: str, data: memoryview) -> tuple[bool, int]:
         """Put an object unless its name is taken; also says how large the one is that is there."""
@@ -424,25 +428,41 @@ class Archiver:
         store = self._archive.store
         return SegmentFile(ObjectReader(store, name, size), f"{store.url}/{name}")
 
-    def _read_back(self, name: str, size: int) -> str:
-        found = hashlib.sha256()
+    def _comes_back(self, name: str, size: int, data: memoryview) -> bool:
+        """True when an object has these bytes and no others."""
+        if size != len(data):
+            return False
+        start = 0
+        for piece in self._pieces(name, size):
+            if piece != bytes(data[start : start + len(piece)]):  # views compare slowly
+                return False
+            start += len(piece)
+        return True
+
+    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
         for piece in pieces(self._archive.store, name, size):
             self._pace.wait(len(piece))
+            yield piece
+
+    def _checksum(self, name: str, size: int) -> str:
+        found = hashlib.sha256()
+        for piece in self._pieces(name, size):
             found.update(piece)
         return found.hexdigest()
 
-    def _adopted(self, name: str, size: int, sha256: str, facts: FileFacts) -> _Stored:
+    def _adopted(self, name: str, size: int, facts: FileFacts) -> _Stored:
         """An object with other bytes, once it is sure that it has our records.
 
         Another release writes other bytes for the same records. Everything is read twice: what was
         wrong on the way is not in the store.
         """
+        sha256 = self._checksum(name, size)
         with self._opened(name, size) as found:
             agrees = found.facts == facts and found.content() == facts.content
             known, footer = found.facts, found.footer
         with self._opened(name, size) as again:
             agrees = agrees and again.footer == footer
-        if not agrees or self._read_back(name, size) != sha256:
+        if not agrees or self._checksum(name, size) != sha256:
             raise ArchiveError(
                 f"{self._archive.store.url}/{name} is not what this log would put there ({known}, "
                 f"expected {facts}); nothing was archived; if nobody needs it, delete it"

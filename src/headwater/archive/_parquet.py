@@ -27,6 +27,7 @@ from headwater._arrow import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     from headwater.archive._sink import Sink
 
@@ -149,73 +150,74 @@ class Written(NamedTuple):
     max_time_ns: int
 
 
-def write_parquet(sink: Sink, batches: Iterable[pa.RecordBatch], facts: FileFacts) -> Written:
+def write_parquet(
+    sink: Sink, batches: Iterable[pa.RecordBatch], facts: FileFacts, beside: Executor
+) -> Written:
     """Write the batches of a segment, in order; `facts.content` is filled in.
 
-    Raises `ArchiveError` when they are not exactly the records from `facts.first` to `facts.stop`.
+    `beside`, one thread, reads and hashes a row group while the one before it is written. Raises
+    `ArchiveError` when they are not exactly the records from `facts.first` to `facts.stop`.
     """
-    content = ContentHash()
-    rows, times = 0, _Times()
+    groups, rows = _Groups(batches), 0
     with pq.ParquetWriter(pa.PythonFile(sink, "w"), FILE_SCHEMA, **_OPTIONS) as writer:
-        for group in _groups(batches):
+        coming = beside.submit(groups.take)
+        while (group := coming.result()) is not None:
+            coming = beside.submit(groups.take)
+            writer.write_batch(group, row_group_size=group.num_rows)
             rows += group.num_rows
-            columns = [with_time(batch) for batch in group.to_batches()]
-            for batch in group.to_batches():
-                content.update(batch)
-                times.update(batch.column("timestamp_ns"))
-            table = pa.Table.from_batches(columns, FILE_SCHEMA)
-            writer.write_table(table, row_group_size=table.num_rows)
         if rows != facts.stop - facts.first:
             raise ArchiveError(
                 f"segment {facts.segment_id} gave {rows} records, the manifest says "
                 f"{facts.stop - facts.first}"
             )
-        facts = facts._replace(content=content.hexdigest())
+        facts = facts._replace(content=groups.content.hexdigest())
         writer.add_key_value_metadata(facts.pack())
-    return Written(facts, rows, times.smallest, times.largest)
+    return Written(facts, rows, groups.smallest, groups.largest)
 
 
+#: Columns of numbers that grow in small steps.
+_STEPS: Final = ("sequence", "timestamp_ns", "timestamp")
 _OPTIONS: Final = {
     "compression": "zstd",
     # Values rarely repeat, and a dictionary of them is work for nothing.
     "use_dictionary": [_KEY, "headers.list.element.key"],
-    "write_statistics": ["sequence", "timestamp_ns", "timestamp", _KEY],
+    "column_encoding": dict.fromkeys(_STEPS, "DELTA_BINARY_PACKED"),
+    "write_statistics": [*_STEPS, _KEY],
     "write_page_checksum": True,
     "data_page_size": MIB,
 }
 
 
-class _Times:
-    """Smallest and largest timestamp."""
+class _Groups:
+    """The records of a segment in batches of about `GROUP_BYTES`, and what is known of them."""
 
-    __slots__ = ("largest", "smallest")
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._parts = (part for batch in batches for part in _slices(batch))
+        self._waiting: pa.RecordBatch | None = None
+        self.content = ContentHash()
+        #: Smallest and largest timestamp.
+        self.smallest = 2**63 - 1
+        self.largest = -(2**63)
 
-    def __init__(self) -> None:
-        self.smallest = self.largest = 0
-
-    def update(self, times: pa.Array) -> None:
-        """Look at the timestamps of a batch."""
-        limits = pc.min_max(times).as_py()
-        if limits["min"] is None:
-            return
-        first = not self.smallest and not self.largest
-        self.smallest = limits["min"] if first else min(self.smallest, limits["min"])
-        self.largest = limits["max"] if first else max(self.largest, limits["max"])
-
-
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same records in tables of about `GROUP_BYTES`."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for whole in batches:
-        for batch in _slices(whole):
-            if waiting and size + batch.nbytes > GROUP_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, size = [], 0
-            waiting.append(batch)
-            size += batch.nbytes
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    def take(self) -> pa.RecordBatch | None:
+        """The next row group, with every column of the file; None behind the last."""
+        parts = [] if self._waiting is None else [self._waiting]
+        size = sum(part.nbytes for part in parts)
+        self._waiting = None
+        for part in self._parts:
+            if parts and size + part.nbytes > GROUP_BYTES:
+                self._waiting = part
+                break
+            parts.append(part)
+            size += part.nbytes
+        if not parts:
+            return None
+        group = pa.concat_batches(parts)
+        self.content.update(group)
+        limits = pc.min_max(group.column("timestamp_ns")).as_py()
+        self.smallest = min(self.smallest, limits["min"])
+        self.largest = max(self.largest, limits["max"])
+        return with_time(group)
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -232,7 +234,7 @@ def with_time(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the column `timestamp`: microseconds, rounded down."""
     times = batch.column("timestamp_ns")
     micros = pc.divide(times, 1000)
-    if pc.any(pc.less(times, 0)).as_py():
+    if (pc.min(times).as_py() or 0) < 0:
         low = pc.less(times, pc.multiply(micros, 1000))
         micros = pc.subtract(micros, low.cast(pa.int64()))
     columns = [*batch.columns[:2], micros.cast(_TIME), *batch.columns[2:]]

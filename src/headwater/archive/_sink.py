@@ -1,6 +1,6 @@
 """Files of the file layer, and objects of a store, as the file objects that Arrow wants.
 
-A `Sink` also tells how long and of what checksum the file became. An `ObjectReader` reads ranges of
+A `Sink` writes one file from its beginning to its end. An `ObjectReader` reads ranges of
 an object and nothing else of it.
 """
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from headwater._limits import MIB
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from headwater.archive._store import ObjectStore
     from headwater.fs import File
 
@@ -20,33 +22,36 @@ _BUFFER_BYTES: Final = MIB
 
 
 class Sink:
-    """Writes a new file from its beginning, in large pieces."""
+    """Writes a new file from its beginning, in large pieces; `beside` takes its checksum."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, beside: Executor) -> None:
         self._file = file
-        self._waiting = bytearray()
+        self._beside = beside
         self._hash = hashlib.sha256()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        #: Bytes in the file; all of them after `close`.
         self.size = 0
         self.closed = False
 
-    def write(self, data: bytes | memoryview) -> int:
-        """Take bytes over; they are in the file after `close`."""
-        self._waiting += data
-        if len(self._waiting) >= _BUFFER_BYTES:
-            self.flush_pieces()
+    def write(self, data: bytes) -> int:
+        """Take bytes over."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= _BUFFER_BYTES:
+            self._write_waiting()
         return len(data)
 
-    def flush_pieces(self) -> None:
-        """Write what is waiting."""
-        piece = bytes(self._waiting)
-        self._waiting.clear()
-        self._hash.update(piece)
-        self._file.write(self.size, piece)
-        self.size += len(piece)
+    def _write_waiting(self) -> None:
+        for piece in self._waiting:
+            self._beside.submit(self._hash.update, piece)
+        self._file.write_parts(self.size, self._waiting)
+        self.size += self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
 
     def tell(self) -> int:
         """Bytes so far."""
-        return self.size + len(self._waiting)
+        return self.size + self._waiting_bytes
 
     def flush(self) -> None:
         """Nothing: whoever wants the bytes in the file closes the sink."""
@@ -55,7 +60,7 @@ class Sink:
         """Write the rest, and zeros up to a length that can be mapped; the file stays open."""
         if not self.closed:
             self.closed = True
-            self.flush_pieces()
+            self._write_waiting()
             self._file.write(self.size, self.pad)
 
     @property
@@ -65,8 +70,8 @@ class Sink:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the file."""
-        return self._hash.hexdigest()
+        """Checksum of the file, once it is closed."""
+        return self._beside.submit(self._hash.hexdigest).result()
 
 
 class ObjectReader(io.RawIOBase):

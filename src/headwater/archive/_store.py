@@ -111,7 +111,7 @@ def holds(store: ObjectStore, name: str, data: Data) -> bool:
         return False
     start = 0
     for piece in pieces(store, name, found.size):
-        if piece != data[start : start + len(piece)]:
+        if piece != bytes(data[start : start + len(piece)]):
             return False
         start += len(piece)
     return True
