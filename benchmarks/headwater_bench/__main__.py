@@ -21,10 +21,13 @@ from headwater_bench._anatomy import anatomy
 from headwater_bench._data import VALUE_BYTES, Sizes
 from headwater_bench._place import kind_of_disk, refuse_memory
 from headwater_bench._rounds import run_rounds
-from headwater_bench._table import as_json, as_text, contenders, results, rows
+from headwater_bench._table import Result, as_json, as_text, contenders, results, rows
+from headwater_bench._topics import topic_contenders, topic_rows
 
 ROUNDS = 5
 DEFAULT_RESULTS = Path(__file__).parents[1] / "results" / "core.json"
+#: What belongs together in one table; the topics are kept beside the core.
+SUITES = {"core": (contenders, rows), "topics": (topic_contenders, topic_rows)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,16 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     # A size to try things out says nothing, wherever it runs.
     disk = kind_of_disk(base) if options.tiny else refuse_memory(base)
     sizes = Sizes.tiny() if options.tiny else Sizes()
-    clock = thread_time if options.cpu else perf_counter
-    table = rows(sizes)
-    wanted = {name for row in table if options.only in row.name for name in (row.ours, row.peer)}
-    running = [contender for contender in contenders(sizes) if contender.name in wanted]
     folder = Path(tempfile.mkdtemp(prefix="headwater-bench-", dir=base))
     try:
-        timings = run_rounds(running, folder, options.rounds, clock)
+        found = {name: _measured(name, sizes, options, folder) for name in SUITES}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    found = results([row for row in table if row.ours in timings and row.peer in timings], timings)
     about = {
         "headwater": headwater.__version__,
         "python": platform.python_version(),
@@ -62,11 +60,25 @@ def main(arguments: list[str] | None = None) -> int:
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(f"time for one record or open; best of {options.rounds} rounds, and the median")
-    print(as_text(found))
+    print(as_text([result for suite in found.values() for result in suite]))
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"about": about, "rows": as_json(found)}
-    options.results.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-    return int(options.strict and any(result.met is False for result in found))
+    for name, suite in found.items():
+        path = options.results if name == "core" else options.results.with_name(f"{name}.json")
+        kept = {"about": about, "rows": as_json(suite)}
+        path.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    missed = any(result.met is False for suite in found.values() for result in suite)
+    return int(options.strict and missed)
+
+
+def _measured(suite: str, sizes: Sizes, options: argparse.Namespace, folder: Path) -> list[Result]:
+    """The rows of one suite with their numbers."""
+    make, list_rows = SUITES[suite]
+    table = list_rows(sizes)
+    wanted = {name for row in table if options.only in row.name for name in (row.ours, row.peer)}
+    running = [contender for contender in make(sizes) if contender.name in wanted]
+    clock = thread_time if options.cpu else perf_counter
+    timings = run_rounds(running, folder, options.rounds, clock) if running else {}
+    return results([row for row in table if row.ours in timings and row.peer in timings], timings)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 import headwater
 from headwater.archive import Archive, Archiver, History, Retry, is_conditional, open_store, restore
+from headwater.archive._archive import file_name
 from headwater.archive._store import pieces
 from headwater.errors import ConflictError, UnsupportedError
+from headwater.testing.store import FaultStore
 from tests.archive.contract import ConditionalContract, StoreContract
 from tests.archive.place import FOLDER
 from tests.archive.servers import Server, serving
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headwater.archive import ObjectStore
+    from headwater.archive import Entry, ObjectStore
     from tests.processes.spawning import Worker
 
 #: Rounds of two archiver processes against each other, on either kind of server.
@@ -206,3 +209,57 @@ def test_archivers_raced_and_killed_neither_lose_nor_repeat(
         assert not [name for name in log._home.fs.list(str(race.path)) if "spool" in name]
     assert race.interrupted > ROUNDS // 3
     assert race.finished > ROUNDS // 3
+
+
+OBJECTS: Final = 2_500
+ENTRIES: Final = 10_001
+
+
+def small_files(path: Path, store: ObjectStore) -> list[Entry]:
+    """Put real files of one record each, archived from a real log; returns their entries."""
+    with headwater.open(path, segment_bytes=65536, durability="os") as log:
+        log.append(b"one record")
+        log.roll()
+    one = Archive(store, "one")
+    with Archiver(path, one) as archiver:
+        archiver.run()
+    (entry,) = one.entries()
+    data = store.read(one.name(entry.file), 0, entry.bytes)
+    names = [file_name(number, number + 1) for number in range(OBJECTS)]
+    with ThreadPoolExecutor(8) as many:
+        assert all(many.map(lambda name: store.put_new(f"{FOLDER}/{name}", data), names))
+    return [
+        entry._replace(file=file_name(n, n + 1), first=n, stop=n + 1, segment_id=n)
+        for n in range(ENTRIES)
+    ]
+
+
+def test_plan_on_a_server_takes_a_request_for_each_thousand_entries(
+    ignorer: Server, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """10,001 entries, 2,500 real objects: any read is planned in at most 3 + entries/1000 requests.
+
+    Nothing is listed, however many objects there are.
+    """
+    store = store_of(ignorer, request)
+    entries = small_files(tmp_path / "log", store)
+    writing = Archive(store, FOLDER, conditional=False, single_writer=True)
+    head = Archive(store, "one").head()
+    assert head is not None
+    for start in range(0, ENTRIES, 999):
+        part = tuple(entries[start : start + 999])
+        writing.change(
+            lambda now, part=part: (now or head._replace(tail=(), generation=0))._replace(  # type: ignore[misc]
+                stop=part[-1].stop, tail=(*(now.tail if now else ()), *part)
+            )
+        )
+    counted = FaultStore(store)
+    reading = Archive(counted, FOLDER)
+    for first, stop in ((0, None), (0, 1), (5_000, 7_000), (ENTRIES - 1, None), (2_000, 2_001)):
+        counted.requests.clear()
+        found = reading.entries(first, stop)
+        assert [entry.first for entry in found] == list(range(first, stop or ENTRIES))
+        assert len(counted.requests) <= 3 + ENTRIES / 1000
+        assert {asked.verb for asked in counted.requests} == {"get"}
+    with reading.open_file(entries[1_200]) as file:
+        assert file.content() == entries[0].content

@@ -26,6 +26,7 @@ from headwater import (
     _watermark,
 )
 from headwater._layout import Layout
+from headwater.archive import _checkpoint
 from tests.format.anatomy import regions
 from tests.format.samples import FOLDER, small_log
 from tests.trees import ROOT
@@ -33,6 +34,7 @@ from tests.trees import ROOT
 PAGES: Final = ROOT / "docs" / "format"
 GOLDEN: Final = Path(__file__).parent / "golden"
 MODULES: Final = (
+    _checkpoint,
     _columns,
     _frame,
     _inbox,

@@ -34,7 +34,7 @@ def part(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
-    """One run in tiny sizes: its status, its output, its result file."""
+    """One run in tiny sizes: its status, its output, its result files."""
     folder = tmp_path_factory.mktemp("bench")
     results = folder / "deep" / "core.json"
     paths = f"{BENCHMARKS}:{ROOT / 'src'}"
@@ -48,14 +48,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, 
     )
     assert done.stderr == ""
     assert not list(folder.glob("headwater-bench-*"))
-    return done.returncode, done.stdout, json.loads(results.read_text("utf-8"))
+    kept = json.loads(results.read_text("utf-8"))
+    topics = json.loads((folder / "deep" / "topics.json").read_text("utf-8"))
+    assert topics["about"] == kept["about"]
+    kept["rows"] += topics["rows"]
+    return done.returncode, done.stdout, kept
 
 
 def test_bench_in_tiny_sizes_runs_every_row(tiny: tuple[int, str, dict[str, Any]]) -> None:
     """Every goal has its row, every row both numbers, and the table shows them all."""
     _, output, kept = tiny
     goals = sorted(row["goal"] for row in kept["rows"] if row["goal"] is not None)
-    assert goals == [0.3, pytest.approx(1 / 3), 0.5, 1, 2.5, 10, 12, 15]
+    assert goals == [0.3, pytest.approx(1 / 3), 0.5, 0.5, 0.5, 1, 2.5, 10, 12, 15]
     table = output.splitlines()[2:]
     assert len(table) == 1 + len(kept["rows"])
     for line, row in zip(table[1:], kept["rows"], strict=True):
