@@ -35,7 +35,7 @@ def entry(number: int) -> Entry:
     """Entry `number`: ten records each."""
     first = 10 * number
     file = f"{first:020d}-{first + 9:020d}.parquet"
-    return Entry(file, first, first + 10, 10, 99, number, number + 1, number, 5, "c", "s", "f", 1)
+    return Entry(file, first, first + 10, 10, 99, number, number + 1, number, 5, "c", "f", 1)
 
 
 def head_of(stop: int = 0, **changes: object) -> Head:

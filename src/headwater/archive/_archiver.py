@@ -15,7 +15,6 @@ forward. So any number of archivers may work on one log, and any of them may sto
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -102,7 +101,6 @@ class _Stored(NamedTuple):
     """An object that was read back."""
 
     size: int
-    sha256: str
     footer: str
     existed: bool
 
@@ -293,9 +291,9 @@ class Archiver:
             head.log_id, head.epoch, sealed.segment_id, sealed.first, sealed.stop, control.chain, ""
         )
         with self._spool() as file:
-            written, sink, sha256 = self._written(file, facts)
+            written, sink = self._written(file, facts)
             name = self._file_name(sealed)
-            stored = self._stored(name, written, file, sink, sha256)
+            stored = self._stored(name, written, file, sink)
         entry = Entry(
             name,
             sealed.first,
@@ -307,7 +305,6 @@ class Archiver:
             sealed.segment_id,
             control.chain,
             written.facts.content,
-            stored.sha256,
             stored.footer,
             head.epoch,
         )
@@ -364,20 +361,20 @@ class Archiver:
         attempt = self._archive.entropy(_ATTEMPT_BYTES).hex()
         return name.replace(".parquet", f"-{attempt}.parquet")
 
-    def _written(self, file: File, facts: FileFacts) -> tuple[Written, Sink, str]:
-        """The segment as a spool file, and the checksum of that."""
+    def _written(self, file: File, facts: FileFacts) -> tuple[Written, Sink]:
+        """The segment as a spool file."""
         view = LogView.open(self._home)
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="headwater-archive") as beside:
-                sink = Sink(file, beside)
+                sink = Sink(file)
                 batches = batches_of(view, facts.first, facts.stop)
                 written = write_parquet(sink, batches, facts, beside)
                 sink.close()
-                return written, sink, sink.sha256
+                return written, sink
         finally:
             view.close()
 
-    def _stored(self, file: str, written: Written, spool: File, sink: Sink, sha256: str) -> _Stored:
+    def _stored(self, file: str, written: Written, spool: File, sink: Sink) -> _Stored:
         """Put the object, or find the one that is there to be ours; read it back either way."""
         name = self._archive.name(file)
         mapping = spool.map(sink.size + len(sink.pad), writable=False)
@@ -386,10 +383,9 @@ class Archiver:
             is_new, size = self._put(name, data)
             if not is_new and self._is_leftover(name, size, written.facts):
                 is_new, size = self._put(name, data)
-            if self._comes_back(
-                name, size, data
-            ):  # the footer is taken from here, where no line can spoil it
-                return _Stored(size, sha256, footer_checksum(data), not is_new)
+            if self._comes_back(name, size, data):
+                # The footer is taken from here, where no line can spoil it.
+                return _Stored(size, footer_checksum(data), not is_new)
         finally:
             mapping.close()
         if is_new:
@@ -433,41 +429,30 @@ class Archiver:
         if size != len(data):
             return False
         start = 0
-        for piece in self._pieces(name, size):
+        for piece in pieces(self._archive.store, name, size):
+            self._pace.wait(len(piece))
             if piece != bytes(data[start : start + len(piece)]):  # views compare slowly
                 return False
             start += len(piece)
         return True
 
-    def _pieces(self, name: str, size: int) -> Iterator[bytes]:
-        for piece in pieces(self._archive.store, name, size):
-            self._pace.wait(len(piece))
-            yield piece
-
-    def _checksum(self, name: str, size: int) -> str:
-        found = hashlib.sha256()
-        for piece in self._pieces(name, size):
-            found.update(piece)
-        return found.hexdigest()
-
     def _adopted(self, name: str, size: int, facts: FileFacts) -> _Stored:
         """An object with other bytes, once it is sure that it has our records.
 
-        Another release writes other bytes for the same records. Everything is read twice: what was
-        wrong on the way is not in the store.
+        Another release writes other bytes for the same records. The footer, which no checksum
+        covers yet, is read twice: what was wrong on the way is not in the store.
         """
-        sha256 = self._checksum(name, size)
         with self._opened(name, size) as found:
             agrees = found.facts == facts and found.content() == facts.content
             known, footer = found.facts, found.footer
         with self._opened(name, size) as again:
             agrees = agrees and again.footer == footer
-        if not agrees or self._checksum(name, size) != sha256:
+        if not agrees:
             raise ArchiveError(
                 f"{self._archive.store.url}/{name} is not what this log would put there ({known}, "
                 f"expected {facts}); nothing was archived; if nobody needs it, delete it"
             )
-        return _Stored(size, sha256, footer, existed=True)
+        return _Stored(size, footer, existed=True)
 
     # --- beside the log ---------------------------------------------------------------------------
 

@@ -43,9 +43,8 @@ class Entry(NamedTuple):
     segment_id: int
     #: Chain of the log behind this segment.
     chain: int
-    #: Hash of the records, of the file, and of the file's footer.
+    #: Hash of the records, and of the file's footer.
     content: str
-    sha256: str
     footer: str
     #: Under which the file was written.
     epoch: int
@@ -210,7 +209,7 @@ def overlapping(found: Iterable[_Ranged], start: int, stop: int | None) -> list[
 _Ranged = TypeVar("_Ranged", Entry, Part)
 
 
-_TEXTS: Final = frozenset({"file", "content", "sha256", "footer", "owner"})
+_TEXTS: Final = frozenset({"file", "content", "footer", "owner"})
 
 
 def _of(fact: Fact, kind: type[_Value]) -> _Value:

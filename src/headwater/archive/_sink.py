@@ -6,15 +6,12 @@ an object and nothing else of it.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from typing import TYPE_CHECKING, Final
 
 from headwater._limits import MIB
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from headwater.archive._store import ObjectStore
     from headwater.fs import File
 
@@ -22,12 +19,10 @@ _BUFFER_BYTES: Final = MIB
 
 
 class Sink:
-    """Writes a new file from its beginning, in large pieces; `beside` takes its checksum."""
+    """Writes a new file from its beginning, in large pieces."""
 
-    def __init__(self, file: File, beside: Executor) -> None:
+    def __init__(self, file: File) -> None:
         self._file = file
-        self._beside = beside
-        self._hash = hashlib.sha256()
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         #: Bytes in the file; all of them after `close`.
@@ -43,8 +38,6 @@ class Sink:
         return len(data)
 
     def _write_waiting(self) -> None:
-        for piece in self._waiting:
-            self._beside.submit(self._hash.update, piece)
         self._file.write_parts(self.size, self._waiting)
         self.size += self._waiting_bytes
         self._waiting, self._waiting_bytes = [], 0
@@ -67,11 +60,6 @@ class Sink:
     def pad(self) -> bytes:
         """What stands behind the bytes that count."""
         return bytes(-self.size % 8)
-
-    @property
-    def sha256(self) -> str:
-        """Checksum of the file, once it is closed."""
-        return self._beside.submit(self._hash.hexdigest).result()
 
 
 class ObjectReader(io.RawIOBase):
