@@ -23,6 +23,8 @@ from headwater.testing.store import FaultStore
 from tests.unit.world import World
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headwater._home import Home
     from headwater._log import Log
     from headwater._types import Record
@@ -35,9 +37,9 @@ FOLDER = "sales/orders/partition=0"
 HOUR_NS = 3600 * 10**9
 
 
-def no_trouble(_: Request) -> Trouble | None:
-    """Plan nothing."""
-    return None
+def once(number: int, trouble: Trouble) -> Callable[[Request], Trouble | None]:
+    """Plan trouble for the request of one number."""
+    return lambda request: trouble if request.number == number else None
 
 
 @dataclass

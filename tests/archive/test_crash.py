@@ -20,7 +20,7 @@ from headwater.archive import Archive, Archiver, History, LocalStore, Retry, Ret
 from headwater.errors import ConflictError, HeadwaterError, NotALogError
 from headwater.testing import FaultFS
 from headwater.testing.store import FaultStore, Request, Trouble
-from tests.archive.place import FOLDER, ROOT, Place, fill, retire
+from tests.archive.place import FOLDER, ROOT, Place, fill, once, retire
 from tests.unit.world import SEGMENT_BYTES, World
 
 if TYPE_CHECKING:
@@ -317,10 +317,7 @@ def test_every_single_request_failing_in_every_way_is_survived() -> None:
     for number in range(len(counted.requests)):
         for trouble in Trouble:
             found = Found(image.fork(), number)
-            store = FaultStore(
-                found.archive.store,
-                lambda r, at=number, what=trouble: what if r.number == at else None,  # type: ignore[misc]
-            )
+            store = FaultStore(found.archive.store, once(number, trouble))
             impatient = Retrying(store, Retry(1), sleep=lambda _: None)
             archive = Archive(impatient, FOLDER, conditional=True, entropy=found.world.entropy)
             for _ in range(2):

@@ -10,7 +10,7 @@ import pytest
 from headwater.archive import History, MissingError
 from headwater.errors import HeadwaterError, InvalidInputError, SequenceExpiredError
 from headwater.testing.store import Request, Trouble
-from tests.archive.place import FOLDER, Place, fill, retire
+from tests.archive.place import FOLDER, Place, fill, once, retire
 
 if TYPE_CHECKING:
     from headwater._log import Log
@@ -169,8 +169,7 @@ def test_history_over_a_bad_line_is_right_or_an_error(place: Place, trouble: Tro
     log, expected = tiered(place)
     refused = 0
     for number in range(40):
-        base = len(place.store.requests)
-        place.store.plan = lambda r, at=base + number: trouble if r.number == at else None  # type: ignore[misc]
+        place.store.plan = once(len(place.store.requests) + number, trouble)
         found: list[Record] = []
         try:
             found.extend(History(log, place.archive).records(0))

@@ -21,10 +21,10 @@ from tests.archive.servers import Server, serving
 from tests.processes.spawning import Zygote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from headwater.archive import Entry, ObjectStore
+    from headwater.archive import Entry, Head, ObjectStore
     from tests.processes.spawning import Worker
 
 #: Rounds of two archiver processes against each other, on either kind of server.
@@ -234,6 +234,16 @@ def small_files(path: Path, store: ObjectStore) -> list[Entry]:
     ]
 
 
+def adding(empty: Head, part: tuple[Entry, ...]) -> Callable[[Head | None], Head]:
+    """What an archiver does to the head, for many entries at once."""
+
+    def add(head: Head | None) -> Head:
+        head = head or empty
+        return head._replace(stop=part[-1].stop, tail=head.tail + part)
+
+    return add
+
+
 def test_plan_on_a_server_takes_a_request_for_each_thousand_entries(
     ignorer: Server, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -244,15 +254,11 @@ def test_plan_on_a_server_takes_a_request_for_each_thousand_entries(
     store = store_of(ignorer, request)
     entries = small_files(tmp_path / "log", store)
     writing = Archive(store, FOLDER, conditional=False, single_writer=True)
-    head = Archive(store, "one").head()
-    assert head is not None
+    empty = Archive(store, "one").head()
+    assert empty is not None
+    empty = empty._replace(tail=(), generation=0)
     for start in range(0, ENTRIES, 999):
-        part = tuple(entries[start : start + 999])
-        writing.change(
-            lambda now, part=part: (now or head._replace(tail=(), generation=0))._replace(  # type: ignore[misc]
-                stop=part[-1].stop, tail=(*(now.tail if now else ()), *part)
-            )
-        )
+        writing.change(adding(empty, tuple(entries[start : start + 999])))
     counted = FaultStore(store)
     reading = Archive(counted, FOLDER)
     for first, stop in ((0, None), (0, 1), (5_000, 7_000), (ENTRIES - 1, None), (2_000, 2_001)):
