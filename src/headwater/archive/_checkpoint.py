@@ -6,17 +6,15 @@ It follows the catalogue: behind a crash it may be one step late, never early.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
 from headwater._slots import PointerSlots
 from headwater.errors import CorruptionError, UnsupportedError
+from headwater.fs import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headwater._home import Home
 
 BASE: Final = "archive"
@@ -99,7 +97,7 @@ class Checkpoint:
 
     def save(self, progress: Progress) -> None:
         """Note a step; durable on return. An older note of the same epoch changes nothing."""
-        with self._locked():
+        with locked(self._home.fs, self._home.path(LOCK)):
             known = self.load()
             if known is None:
                 self._slots.create(progress.pack())
@@ -108,12 +106,3 @@ class Checkpoint:
                 return
             pointer = self._slots.pointer() or b"\x01"
             self._slots.replace(pointer[0], known.pack(), progress.pack())
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self._home.fs.open(self._home.path(LOCK), write=True, create=True)
-        try:
-            lock.lock()
-            yield
-        finally:
-            lock.close()

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headwater._limits import MIB
 from headwater.archive._store import Got, MissingError, ObjectInfo, checked_name
 from headwater.errors import ArchiveError, StorageError
-from headwater.fs import make_dir_durably, real, replace_file
+from headwater.fs import locked, make_dir_durably, read_whole, real, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +81,8 @@ class LocalStore:
         """As `ObjectStore.replace`; decided under a lock beside the object."""
         path = self._path(name)
         make_dir_durably(self._fs, _parent(path))
-        with self._locked(path):
-            current = self._content(path)
+        with locked(self._fs, f"{_parent(path)}/.lock"):
+            current = read_whole(self._fs, path)
             if version != (None if current is None else _version(current)):
                 return False
             replace_file(self._fs, path, data)
@@ -93,17 +92,8 @@ class LocalStore:
         """As `ObjectStore.put`."""
         path = self._path(name)
         make_dir_durably(self._fs, _parent(path))
-        with self._locked(path):
+        with locked(self._fs, f"{_parent(path)}/.lock"):
             replace_file(self._fs, path, data)
-
-    @contextmanager
-    def _locked(self, path: str) -> Iterator[None]:
-        lock = self._fs.open(f"{_parent(path)}/.lock", write=True, create=True)
-        try:
-            lock.lock()
-            yield
-        finally:
-            lock.close()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -113,20 +103,8 @@ class LocalStore:
         if not self._fs.exists(path):
             return None
         self._fs.sync_dir(_parent(path))
-        data = self._content(path)
+        data = read_whole(self._fs, path)
         return None if data is None else Got(data, _version(data))
-
-    def _content(self, path: str) -> bytes | None:
-        try:
-            file = self._fs.open(path)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """As `ObjectStore.read`."""

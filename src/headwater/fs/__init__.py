@@ -17,15 +17,17 @@ This package must not know what a segment or a record is.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from headwater.errors import InvalidInputError
+from headwater.errors import InvalidInputError, StorageError
 from headwater.fs._fork import Forkable, after_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from os import PathLike
 
 __all__ = [
@@ -39,9 +41,11 @@ __all__ = [
     "absolute",
     "after_fork",
     "lock_patiently",
+    "locked",
     "make_dir_durably",
     "own_pid",
     "random_bytes",
+    "read_whole",
     "real",
     "replace_file",
 ]
@@ -223,6 +227,31 @@ def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
         file.close()
     fs.rename(temporary, path)
     fs.sync_dir(folder)
+
+
+def read_whole(fs: FileSystem, path: str) -> bytes | None:
+    """Content of a small file; None when it is not there."""
+    try:
+        file = fs.open(path)
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+@contextmanager
+def locked(fs: FileSystem, path: str) -> Iterator[None]:
+    """Hold the lock of a file, made if missing, while the block runs; waits for whoever has it."""
+    lock = fs.open(path, write=True, create=True)
+    try:
+        lock.lock()
+        yield
+    finally:
+        lock.close()
 
 
 def make_dir_durably(fs: FileSystem, path: str) -> None:
