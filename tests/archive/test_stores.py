@@ -157,31 +157,34 @@ def test_error_that_is_final_is_not_tried_again() -> None:
     assert pauses == []
 
 
+def folder() -> tuple[FaultFS, LocalStore]:
+    """A durable, empty folder as a store, and the file system that it is on."""
+    fs = FaultFS()
+    fs.make_dir("/objects")
+    fs.sync_dir("/")
+    return fs, LocalStore("/objects", fs)
+
+
 @pytest.mark.parametrize(
     ("verb", "stop"), [("sync", "nothing"), ("rename", "nothing"), ("sync_dir", "whole")]
 )
 def test_put_power_cut_at_each_step_leaves_the_whole_object_or_none(verb: str, stop: str) -> None:
     """Whatever the power cut takes, no half object has a name; behind the end it is all there."""
-    fs = FaultFS()
-    fs.make_dir("/objects")
-    fs.sync_dir("/")
+    fs, store = folder()
     fs.fail_when(lambda op: op.kind == verb and "objects" in op.path, Fault.EIO)
     with pytest.raises(StorageError):
-        LocalStore("/objects", fs).put_new("n", b"12345678" * 1000)
+        store.put_new("n", b"12345678" * 1000)
     for seed in range(30):
         content = fs.fork().after_power_crash(seed).contents().get("/objects/n")
         assert content in (None, b"12345678" * 1000), stop
     fs.heal()
-    LocalStore("/objects", fs).put_new("n", b"12345678" * 1000)
+    store.put_new("n", b"12345678" * 1000)
     assert fs.after_power_crash(0, "drop").contents()["/objects/n"] == b"12345678" * 1000
 
 
 def test_object_found_by_get_survives_a_power_cut() -> None:
     """Who put it died before the folder was synced: reading it makes up for that."""
-    fs = FaultFS()
-    fs.make_dir("/objects")
-    fs.sync_dir("/")
-    store = LocalStore("/objects", fs)
+    fs, store = folder()
     fs.fail_when(lambda op: op.kind == "sync_dir" and op.path == "/objects", Fault.EIO)
     with pytest.raises(StorageError):
         store.replace("head", b"1", None)
@@ -194,10 +197,7 @@ def test_object_found_by_get_survives_a_power_cut() -> None:
 
 def test_name_found_taken_is_durable_too() -> None:
     """A refused create vouches for the object that was in its way."""
-    fs = FaultFS()
-    fs.make_dir("/objects")
-    fs.sync_dir("/")
-    store = LocalStore("/objects", fs)
+    fs, store = folder()
     fs.fail_when(lambda op: op.kind == "sync_dir" and op.path == "/objects", Fault.EIO)
     with pytest.raises(StorageError):
         store.put_new("n", b"1")
