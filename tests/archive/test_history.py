@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater.archive import History, MissingError
-from headwater.errors import HeadwaterError, InvalidInputError, SequenceExpiredError
+from headwater.errors import HeadwaterError, InvalidInputError, PositionError, SequenceExpiredError
 from headwater.testing.store import Request, Trouble
 from tests.archive.place import FOLDER, Place, fill, once, retire
 
@@ -77,6 +77,9 @@ def test_history_of_the_log_alone_and_of_the_archive_alone(place: Place) -> None
     assert list(History(None, place.archive).records()) == expected[:stop]
     assert History(None, place.archive).next_sequence == stop
     assert list(History(log, None).records(log.start_sequence)) == expected[log.start_sequence :]
+    assert list(History(None, place.archive).records(stop)) == []
+    with pytest.raises(PositionError, match="beyond the archive's end"):
+        list(History(None, place.archive).records(stop + 1))
     with pytest.raises(SequenceExpiredError):
         list(History(log, None).records(0))
     with pytest.raises(InvalidInputError):

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import headwater
-from headwater.archive import Archive, Archiver, History, Retry, is_conditional, open_store, restore
+from headwater.archive import (
+    Archive,
+    Archiver,
+    History,
+    MissingError,
+    Retry,
+    is_conditional,
+    open_store,
+    restore,
+)
 from headwater.archive._archive import file_name
 from headwater.archive._store import pieces
 from headwater.errors import ConflictError, UnsupportedError
@@ -91,6 +100,16 @@ class TestIgnoring(StoreContract):
     def test_probe_finds_that_conditions_are_ignored(self, store: ObjectStore) -> None:
         """The probe is not fooled by puts that all succeed."""
         assert not is_conditional(store, "probing")
+
+
+def test_bucket_that_is_not_there_is_an_error_of_every_change(keeper: Server) -> None:
+    """A misspelt bucket is never taken for a place where something was put."""
+    store = open_store("s3://no-such-bucket/x", options=keeper.options, retry=Retry(2, 0.01, 0.01))
+    for change in (store.put_new, store.put):
+        with pytest.raises(MissingError, match="no-such-bucket"):
+            change("n", b"1")
+    with pytest.raises(MissingError):
+        store.replace("n", b"1", None)
 
 
 def filled(path: Path, segments: int) -> list[headwater.Record]:

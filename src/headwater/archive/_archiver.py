@@ -38,7 +38,7 @@ from headwater.archive._sealed import (
     sealed_from,
 )
 from headwater.archive._sink import ObjectReader, Sink
-from headwater.archive._store import pieces
+from headwater.archive._store import UnreachableError, pieces
 from headwater.errors import (
     ArchiveError,
     ConflictError,
@@ -401,7 +401,9 @@ class Archiver:
         is_new = self._archive.store.put_new(name, data)
         found = self._archive.store.stat(name)
         if found is None:
-            raise ArchiveError(f"{self._archive.store.url}/{name} was put, and is not there")
+            raise UnreachableError(
+                f"{self._archive.store.url}/{name} was put, and is not there yet"
+            )
         return is_new, found.size
 
     def _is_leftover(self, name: str, size: int, facts: FileFacts) -> bool:

@@ -17,7 +17,7 @@ from headwater._arrow import SCHEMA
 from headwater._columns import make_records
 from headwater._reader import to_time_ns
 from headwater.archive._store import MissingError
-from headwater.errors import ArchiveError, InvalidInputError, SequenceExpiredError
+from headwater.errors import ArchiveError, InvalidInputError, PositionError, SequenceExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,10 +138,15 @@ class History:
                     raise SequenceExpiredError(wanted, max(head.start, wanted + 1))
                 return _Plan(in_log=False, files=files)
             if log_start is None:
+                self._check_end(wanted, 0 if head is None else head.stop)
                 return None
             if attempt + 1 == _TRIES:  # else retention may just have deleted what is archived now
                 raise SequenceExpiredError(wanted, log_start)
         return None
+
+    def _check_end(self, wanted: int, stop: int) -> None:
+        if wanted > stop:
+            raise PositionError(f"sequence {wanted} is beyond the archive's end, {stop}")
 
     def _log_records(self, start: int, stop: int | None) -> _Runs[Record]:
         records = self._opened.read(start, stop)

@@ -52,10 +52,6 @@ class FileFacts(NamedTuple):
     chain: int
     content: str
 
-    def same_records(self, other: FileFacts) -> bool:
-        """True when log, epoch, range, chain and content agree."""
-        return self == other
-
     def pack(self) -> dict[bytes, bytes]:
         """The key-value metadata."""
         found = {key: str(value) for key, value in self._asdict().items()}

@@ -36,7 +36,7 @@ _SMALL_BYTES: Final = 8 * 1024 * 1024
 _STREAM_BYTES: Final = 1024 * 1024
 #: What the client says of a range that came with the status of a whole object.
 _NO_RANGES: Final = "non-partial response"
-_CLIENT_OPTIONS: Final = ("allow_http", "proxy_url", "connect_timeout")
+_CLIENT_OPTIONS: Final = ("allow_http", "proxy_url", "connect_timeout", "timeout")
 
 
 class RemoteStore:
@@ -58,7 +58,12 @@ class RemoteStore:
 
     def replace(self, name: str, data: bytes, version: str | None) -> bool:
         """As `ObjectStore.replace`; versions are the store's own."""
-        return self._put(name, data, "create" if version is None else json.loads(version))
+        if version is None:
+            return self.put_new(name, data)
+        try:
+            return self._put(name, data, json.loads(version))
+        except MissingError:  # what was to be replaced is gone
+            return False
 
     def put(self, name: str, data: bytes) -> None:
         """As `ObjectStore.put`."""
@@ -69,12 +74,7 @@ class RemoteStore:
         with self._told(name):
             try:
                 obstore.put(client, checked_name(name), data, mode=mode, use_multipart=False)
-            except (
-                exceptions.AlreadyExistsError,
-                exceptions.PreconditionError,
-                FileExistsError,
-                FileNotFoundError,  # what was to be replaced is gone
-            ):
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileExistsError):
                 return False
         return True
 
