@@ -473,6 +473,25 @@ def test_attempt_that_came_to_nothing_is_removed_by_the_next_archiver() -> None:
     place.world.close()
 
 
+def test_archive_of_another_log_is_not_cleaned_up() -> None:
+    """A log that was pointed at the wrong archive removes nothing there."""
+    place = Place(conditional=False)
+    place.filled(1)
+    with place.archiver() as archiver:
+        archiver.run()
+    coming = f"{FOLDER}/{9999:020d}-{10000:020d}-00.parquet"
+    place.store.put(coming, b"another archiver is about to name it")
+    other = World(fs=place.world.fs, folder="/other", clock=place.world.clock)
+    other._drawn = 100
+    fill(other.open(), 1)
+    place.archive = place.opened()
+    with place.archiver(other.home()) as archiver, pytest.raises(ArchiveError, match="of log"):
+        archiver.step()
+    assert place.store.stat(coming) is not None
+    other.close()
+    place.world.close()
+
+
 def test_store_without_conditions_refuses_changes_from_outside_an_archiver() -> None:
     """Dropping files needs the promise of a single writer."""
     place = Place(conditional=False)

@@ -21,7 +21,7 @@ from headwater.archive._catalogue import (
 from headwater.archive._documents import pack_document, parse_document
 from headwater.errors import ArchiveError, InvalidInputError, PositionError, UnsupportedError
 from headwater.testing import FaultFS
-from headwater.testing.store import FaultStore, Trouble
+from headwater.testing.store import FaultStore, Request, Trouble
 from tests.archive.place import FOLDER, HOUR_NS, Place
 
 if TYPE_CHECKING:
@@ -122,6 +122,42 @@ def test_part_of_a_change_that_lost_the_race_is_never_used() -> None:
     parts = [info.name for info in store.list(f"{FOLDER}/_headwater/parts")]
     assert len(parts) == 2
     assert len(archive.entries()) == PART_ENTRIES
+
+
+def test_part_that_comes_back_wrong_is_not_named() -> None:
+    """The head drops its tail only for a part that was read back."""
+    archive, store = filled(PART_ENTRIES - 1)
+    spoiled: list[str] = []
+
+    def plan(request: Request) -> Trouble | None:
+        wrong = request.verb == "read" and request.name.endswith("-0.json")
+        if wrong:
+            spoiled.append(request.name)
+        return Trouble.WRONG if wrong else None
+
+    store.plan = plan
+    archive.change(adding(PART_ENTRIES - 1))
+    head = archive.head()
+    assert head is not None
+    assert spoiled
+    assert [part.file.rpartition("-")[2] for part in head.parts] == ["1.json"]
+    assert len(archive.entries()) == PART_ENTRIES
+    store.plan = lambda request: Trouble.WRONG if request.verb == "read" else None
+    for number in range(PART_ENTRIES, 2 * PART_ENTRIES - 1):
+        archive.change(adding(number))
+    with pytest.raises(ArchiveError, match="does not come back"):
+        archive.change(adding(2 * PART_ENTRIES - 1))
+    store.plan = lambda _: None
+    assert len(archive.entries()) == 2 * PART_ENTRIES - 1
+
+
+def test_expiry_reads_no_more_parts_than_it_drops() -> None:
+    """Looking whether something is too old costs two requests, however long the catalogue."""
+    archive, store = filled(5 * PART_ENTRIES)
+    store.requests.clear()
+    assert archive.expire(1) == 0
+    assert [r.name.rpartition("/")[2] for r in store.requests].count("head.json") == 2
+    assert len(store.requests) == 3
 
 
 def test_change_that_meets_another_is_applied_to_what_is_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -178,6 +179,36 @@ def test_restore_called_again_changes_nothing(place: Place) -> None:
     head = place.archive.head()
     assert restore(place.archive, world.home()) == first
     assert place.archive.head() == head
+
+
+def test_restores_into_one_folder_at_once_do_one_work(place: Place) -> None:
+    """Threads, or processes, that restore into the same folder wait for each other."""
+    place.filled(2)
+    place.archiver().run()
+    world = fresh(place)
+    found: list[Restored] = []
+    together = threading.Barrier(4)
+    met: list[Request] = []
+
+    def plan(request: Request) -> None:
+        if request.verb == "get" and len(met) < 4:
+            met.append(request)
+            together.wait(60)
+
+    place.store.plan = plan
+    threads = [
+        threading.Thread(target=lambda: found.append(restore(place.opened(), world.home())))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    head = place.archive.head()
+    assert head is not None
+    assert head.epoch == 2
 
 
 def test_restore_into_a_folder_with_another_log_is_refused(place: Place) -> None:

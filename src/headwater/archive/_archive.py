@@ -30,7 +30,7 @@ from headwater.archive._documents import pack_document, parse_document
 from headwater.archive._parquet import SegmentFile
 from headwater.archive._probe import is_conditional
 from headwater.archive._sink import ObjectReader
-from headwater.archive._store import MissingError, checked_name
+from headwater.archive._store import MissingError, checked_name, holds
 from headwater.errors import ArchiveError, UnsupportedError
 from headwater.fs import random_bytes
 
@@ -48,6 +48,8 @@ _TOKEN_BYTES: Final = 12
 SEQUENCE_DIGITS: Final = 20
 #: A damaged document is read so often before it is believed to be one.
 _READS: Final = 3
+#: So many names are tried for a part: others may have lost races, or it came back wrong.
+_PART_TRIES: Final = 100
 DEFAULT_GRACE_S: Final = 24 * 3600.0
 DEFAULT_LEASE_S: Final = 600.0
 
@@ -134,11 +136,14 @@ class Archive:
 
     def entries_of(self, head: Head, start: int = 0, stop: int | None = None) -> list[Entry]:
         """As `entries`, below a head that is at hand."""
+        return list(self._each_of(head, start, stop))
+
+    def _each_of(self, head: Head, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        """The same, part by part as they are wanted."""
         start = max(start, head.start)
-        found: list[Entry] = []
         for part in overlapping(head.parts, start, stop):
-            found += overlapping(self._part(part.file, head.log_id), start, stop)
-        return found + overlapping(head.tail, start, stop)
+            yield from overlapping(self._part(part.file, head.log_id), start, stop)
+        yield from overlapping(head.tail, start, stop)
 
     def _part(self, file: str, log_id: bytes) -> list[Entry]:
         where = f"{self.url}/{file}"
@@ -238,15 +243,16 @@ class Archive:
     def _put_part(self, head: Head, data: bytes) -> str:
         """Keep a part under a name that nobody has; one that lost the race stays unused."""
         number = 0
-        while True:
+        while number < _PART_TRIES:
             file = f"{_PARTS}/{head.generation:020d}-{number}.json"
             if self.conditional:
-                if self.store.put_new(self.name(file), data):
-                    return file
-            elif self.store.stat(self.name(file)) is None:
+                is_new = self.store.put_new(self.name(file), data)
+            elif is_new := self.store.stat(self.name(file)) is None:
                 self.store.put(self.name(file), data)
-                return file
+            if is_new and holds(self.store, self.name(file), data):
+                return file  # read back: from now on these entries stand nowhere else
             number += 1
+        raise ArchiveError(f"{self.url}/{_PARTS}: what is put there does not come back as it was")
 
     # --- what is not wanted any more --------------------------------------------------------------
 
@@ -261,7 +267,7 @@ class Archive:
             dropped.clear()
             if head is None:
                 return None
-            for entry in self.entries_of(head):
+            for entry in self._each_of(head):
                 room = MAX_GONE - len(head.gone) - len(dropped)
                 if entry.max_time_ns >= older_than_ns or room <= 0:
                     break

@@ -190,9 +190,9 @@ class Archiver:
         """
         with self._lock:
             self._require_lock()
-            self._sweep()
             progress = self._claimed()
             head = self._own_head(progress)
+            self._sweep(head)
             progress = self._follow(head, progress)
             sealed = next(sealed_from(self._manifest(), progress.segment_id), None)
             if sealed is None:
@@ -471,15 +471,17 @@ class Archiver:
             file.close()
             self._home.fs.unlink(path)
 
-    def _sweep(self) -> None:
-        """Remove the spool files of archivers that died, and what one put where it was alone."""
+    def _sweep(self, head: Head) -> None:
+        """Remove the spool files of archivers that died, and what one put where it was alone.
+
+        `head` is this log's own: nobody cleans up in the archive of another.
+        """
         if self._swept:
             return
         for name in self._home.fs.list(self._home.folder):
             if name.startswith(_SPOOL[0]) and name.endswith(_SPOOL[1]):
                 self._sweep_spool(self._home.path(name))
-        head = None if self._owner is None else self._archive.head()
-        if head is not None:
+        if self._owner is not None:
             self._archive.remove_unnamed(head)
         self._swept = True
 

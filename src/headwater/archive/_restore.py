@@ -14,7 +14,7 @@ them, and history reads through both.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._frame import FrameError
 from headwater._home import Home
@@ -26,7 +26,7 @@ from headwater.archive._archiver import FIRST_EPOCH, OWNER_BYTES
 from headwater.archive._catalogue import Term
 from headwater.archive._checkpoint import Checkpoint, Progress
 from headwater.errors import ArchiveError, ConflictError, InvalidInputError
-from headwater.fs import absolute, make_dir_durably
+from headwater.fs import absolute, locked, make_dir_durably
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from headwater.archive._catalogue import Head
 
 logger = logging.getLogger("headwater")
+
+_LOCK: Final = "archive.restore"
 
 
 class Restored(NamedTuple):
@@ -61,13 +63,20 @@ def restore(
     a store without conditional puts unless the archive was told of its single writer.
     """
     home = folder if isinstance(folder, Home) else Home.on_disk(absolute(folder))
-    head = _required_head(archive)
+    _required_head(archive)
     archive.require_single_writer()
+    make_dir_durably(home.fs, home.folder)
+    with locked(home.fs, home.path(_LOCK)):
+        return _restored(archive, home, segment_bytes)
+
+
+def _restored(archive: Archive, home: Home, segment_bytes: int | None) -> Restored:
+    """The steps, one process at a time in a folder: the second finds the work of the first."""
+    head = _required_head(archive)
     checkpoint = Checkpoint(home)
     progress = checkpoint.load()
     if home.fs.exists(ManifestWriter(home.fs, home.folder).pointer_path):
         return _restored_before(head, progress, home)
-    make_dir_durably(home.fs, home.folder)
     if progress is None or not _is_owner(head, progress):
         progress = _next_term(archive, head, progress)
         checkpoint.save(progress)
