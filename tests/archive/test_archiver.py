@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -27,6 +27,9 @@ from tests.unit.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headwater.fs import File, FileSystem
+    from headwater.testing import FaultFS
 
 
 def on(verb: str, part: str, *troubles: Trouble) -> Callable[[Request], Trouble | None]:
@@ -420,6 +423,44 @@ def test_spool_left_by_a_crash_is_removed_and_one_in_use_is_not(place: Place) ->
         "archive.4567.spool"
     ]
     held.close()
+
+
+class Interfering:
+    """A file system on which something happens right behind the making of a spool file."""
+
+    def __init__(self, fs: FaultFS, happens: Callable[[str], None]) -> None:
+        self._fs = fs
+        self._happens = happens
+        self.times = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._fs, name)
+
+    def open(self, path: str, **options: bool) -> File:
+        """As the file system; then, once, the interference."""
+        file = self._fs.open(path, **options)
+        if options.get("exclusive") and not self.times:
+            self.times += 1
+            self._happens(path)
+        return file
+
+
+def test_spool_swept_before_it_is_locked_is_made_again(place: Place) -> None:
+    """Another archiver takes the new file for a leftover: that costs a name, not the step."""
+    log = place.filled(1)
+    other = Archiver(place.world.home(), place.opened())
+    fs = Interfering(place.world.fs, other._sweep_spool)
+    archiver = place.archiver(place.world.home(cast("FileSystem", fs)))
+    assert archiver.step() is not None
+    assert fs.times == 1
+    assert place.history(log) == list(log.read())
+    assert [name for name in place.world.fs.list("/log") if "spool" in name] == []
+
+
+def test_spool_that_its_owner_removed_is_nothing_to_sweep(place: Place) -> None:
+    """Between the look into the folder and the look at the file it may go."""
+    place.filled(1)
+    place.archiver()._sweep_spool("/log/archive.0123.spool")
 
 
 def test_bandwidth_is_limited_on_average() -> None:

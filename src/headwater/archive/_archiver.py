@@ -15,6 +15,7 @@ forward. So any number of archivers may work on one log, and any of them may sto
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ from headwater.errors import (
     CorruptionError,
     LockedError,
     ManifestNotFound,
+    StorageError,
 )
 from headwater.fs import absolute, lock_patiently
 
@@ -461,15 +463,29 @@ class Archiver:
     @contextmanager
     def _spool(self) -> Iterator[File]:
         """A file to write into; it is not worth a sync, a crash starts again."""
-        token = self._archive.entropy(_ATTEMPT_BYTES).hex()
-        path = self._home.path(token.join(_SPOOL))
-        file = self._home.fs.open(path, write=True, create=True, exclusive=True)
+        file = self._locked_spool()
         try:
-            file.lock()
             yield file
         finally:
+            try:  # while the lock is held: nobody else takes it for a leftover
+                self._home.fs.unlink(file.path)
+            finally:
+                file.close()
+
+    def _locked_spool(self) -> File:
+        """A new file, locked; another one if somebody swept it up in front of the lock."""
+        while True:
+            token = self._archive.entropy(_ATTEMPT_BYTES).hex()
+            path = self._home.path(token.join(_SPOOL))
+            file = self._home.fs.open(path, write=True, create=True, exclusive=True)
+            try:
+                file.lock()
+                if file.same_as_path():
+                    return file
+            except BaseException:
+                file.close()
+                raise
             file.close()
-            self._home.fs.unlink(path)
 
     def _sweep(self, head: Head) -> None:
         """Remove the spool files of archivers that died, and what one put where it was alone.
@@ -486,9 +502,15 @@ class Archiver:
         self._swept = True
 
     def _sweep_spool(self, path: str) -> None:
-        file = self._home.fs.open(path, write=True)
+        """Remove a spool file that nobody holds; its owner, or another sweeper, may be faster."""
         try:
-            if file.lock(blocking=False):
+            file = self._home.fs.open(path, write=True)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        try:
+            if file.lock(blocking=False) and file.same_as_path():
                 self._home.fs.unlink(path)
         finally:
             file.close()
