@@ -120,16 +120,19 @@ def check_folder(home: Home, *, create: bool) -> bool:
 
 def take_lock(home: Home) -> File:
     """Become the log's writer. Raises `LockedError` that names who is."""
-    lock = home.fs.open(home.lock, write=True, create=True)
-    try:
-        holder = None if lock_patiently(lock) else parse_note(lock.read(0, 4096))
-        if holder is None:
-            note_holder(home, lock, None)
-            return lock
-    except BaseException:
+    while True:
+        lock = home.fs.open(home.lock, write=True, create=True)
+        try:
+            holder = None if lock_patiently(lock) else parse_note(lock.read(0, 4096))
+            if holder is None and lock.same_as_path():
+                note_holder(home, lock, None)
+                return lock
+        except BaseException:
+            lock.close()
+            raise
         lock.close()
-        raise
-    lock.close()
+        if holder is not None:
+            break  # otherwise the folder was deleted, and perhaps made again, on the way
     pid, started = holder.get("pid"), holder.get("started")
     raise LockedError(
         f"{home.folder} is open for writing in process {pid} since {started}: "
