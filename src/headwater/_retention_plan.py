@@ -135,8 +135,8 @@ PROTECTORS: Final[tuple[Protector, ...]] = (
     _is_active,
     _is_unsure,
     _is_volatile,
-    _is_held,
     _is_unarchived,
+    _is_held,
     _is_last_copy,
 )
 

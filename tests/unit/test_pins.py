@@ -86,7 +86,8 @@ def test_pin_that_is_damaged_blocks_and_is_named(
 def test_lock_of_a_deleted_folder_is_no_lock(world: World) -> None:
     """Who waited for the lock while the folder was deleted takes the one that stands there now."""
     world.open().close()
-    honest, seen = world.fs.open, []
+    honest = world.fs.open
+    seen: list[str] = []
 
     def slow(path: str, **options: bool) -> object:
         file = honest(path, **options)

@@ -14,6 +14,7 @@ from headwater._manifest_store import MANIFEST, ManifestWriter
 from headwater._retention import Place
 from headwater._view import LogView, segment_number
 from headwater.errors import ClosedError, LockedError, StorageError
+from headwater.store._archive_pin import begin_archive_pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,12 @@ class Partition:
             max_age_s=given.segment_max_age_s,
         )
         log.set_reader_expiry(given.reader_expiry_s)
+        try:
+            if given.archive is not None:
+                begin_archive_pin(self.home, log.start_sequence)
+        except BaseException:
+            log.close()
+            raise
         return log
 
     @property

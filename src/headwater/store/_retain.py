@@ -10,12 +10,11 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater._pins import load_pin, remove_pin, store_pin
-from headwater._positions import readers_lock
 from headwater._retention import Outcome, preview, retain, unlink
 from headwater._retention_plan import Policy
 from headwater.errors import HeadwaterError, StorageError
 from headwater.fs import make_dir_durably
+from headwater.store._archive_pin import move_archive_pin
 from headwater.store._partition import allocated_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from headwater._home import Home
     from headwater._retention import Disposal, Place
-    from headwater._retention_plan import Vouched
     from headwater._types import Retained
     from headwater.store._archives import PartitionArchive
     from headwater.store._metrics import Hook
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headwater")
 
-#: The pin that keeps what the archive lacks, also from a `cleanup` that knows no archive.
-ARCHIVE_PIN: Final = ".archive"
 _ARCHIVE: Final = "the archive"
 _TRASH: Final = "trash"
 _MIB: Final = 1024 * 1024
@@ -143,12 +139,12 @@ class Cycle:
         """A partition with the archive's word about it; without one nothing of it goes."""
         if self._archives is None:
             if not dry_run:
-                keep_archive_pin(partition.home, None)
+                move_archive_pin(partition.home, None)
             return partition.place(None)
         try:
             vouched = self._archives[partition.number].vouched()
             if not dry_run:
-                keep_archive_pin(partition.home, vouched)
+                move_archive_pin(partition.home, vouched.stop)
         except HeadwaterError as error:
             logger.warning(
                 "%s: nothing is deleted while the archive cannot be asked: %s",
@@ -194,16 +190,3 @@ def to_policy(config: DeleterConfig, *, allow_unarchived: bool, consumed: bool) 
         max_bytes=None if size_mb is None else int(size_mb * _MIB),
         allow_unarchived=allow_unarchived,
     )
-
-
-def keep_archive_pin(home: Home, vouched: Vouched | None) -> None:
-    """Let the log itself know what the archive lacks; without an archive it lacks nothing."""
-    known = load_pin(home, ARCHIVE_PIN)
-    wanted = None if vouched is None else vouched.stop
-    if known == wanted:
-        return
-    with readers_lock(home, shared=True):
-        if wanted is not None:
-            store_pin(home, ARCHIVE_PIN, wanted)
-        else:
-            remove_pin(home, ARCHIVE_PIN)

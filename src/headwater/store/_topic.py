@@ -16,13 +16,14 @@ from headwater._encode import to_name
 from headwater._pins import load_pin, pin_names, remove_pin, set_pin
 from headwater._view import LogView
 from headwater.errors import InvalidInputError, LockedError
+from headwater.store._archive_pin import ARCHIVE_PIN
 from headwater.store._archives import PartitionArchive
 from headwater.store._gate import Gate
 from headwater.store._members import Membership
 from headwater.store._partition import Partition
 from headwater.store._reader import TopicReader
 from headwater.store._records import Source
-from headwater.store._retain import ARCHIVE_PIN, Cycle
+from headwater.store._retain import Cycle
 from headwater.store._settings import DeleterConfig
 
 if TYPE_CHECKING:
