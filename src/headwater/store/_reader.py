@@ -21,14 +21,15 @@ from headwater.errors import (
     SequenceExpiredError,
 )
 from headwater.store._far import FarReader, register
+from headwater.store._members import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TypeAlias
 
+    from headwater._home import Home
     from headwater._reader import Reader, Start
     from headwater._types import Headers
-    from headwater.store._members import Membership
     from headwater.store._records import Source
 
     Near: TypeAlias = Reader | FarReader
@@ -54,28 +55,14 @@ class TopicRecord(NamedTuple):
 class TopicReader:
     """Made by `Topic.reader`. Used by one thread at a time. Close it, or use a `with` block."""
 
-    def __init__(
-        self, name: str, sources: list[Source], start: Start | str, membership: Membership
-    ) -> None:
+    def __init__(self, name: str, sources: list[Source], membership: Membership) -> None:
         self.name = name
         self._sources = sources
-        self._start = start
         self._members = membership
         self._held: dict[int, Near] = {}
         self._turn = 0
         self._closed = False
         self._balance_due_s = 0.0
-        for number in range(len(sources)):
-            self._register(number)
-        self._balance()
-
-    def _register(self, number: int) -> None:
-        """Let the name exist in every partition, so that what follows counts for all of them."""
-        source = self._sources[number]
-        if load_stored(source.home, self.name) is None:
-            sequence = source.sequence_at(self._start)  # makes the log where it is missing
-            with suppress(LockedError):  # another handle of the name is doing it
-                register(source.home, self.name, sequence)
 
     # --- whose is what ----------------------------------------------------------------------------
 
@@ -93,8 +80,8 @@ class TopicReader:
         """For each partition in hand the number of its next record."""
         return {number: reader.sequence for number, reader in sorted(self._held.items())}
 
-    def _balance(self) -> None:
-        """Give up what belongs to others now, take what belongs to us."""
+    def balance(self) -> None:
+        """See who else reads under the name, if it is time to: give and take partitions."""
         now_s = self._sources[0].home.monotonic()
         if now_s < self._balance_due_s:
             return
@@ -146,7 +133,7 @@ class TopicReader:
 
     def _next_batch(self, max_records: int) -> list[TopicRecord]:
         self._check()
-        self._balance()
+        self.balance()
         numbers = sorted(self._held)
         for step in range(len(numbers)):
             number = numbers[(self._turn + step) % len(numbers)]
@@ -185,7 +172,7 @@ class TopicReader:
         deadline_s = None if timeout is None else monotonic() + timeout
         while True:
             self._check()
-            self._balance()
+            self.balance()
             if any(reader.wait(0) for reader in self._held.values()):
                 return True
             left_s = BALANCE_S if deadline_s is None else min(deadline_s - monotonic(), BALANCE_S)
@@ -254,3 +241,29 @@ class TopicReader:
 
     def __repr__(self) -> str:
         return f"<TopicReader {self.name!r} of partitions {self.partitions}>"
+
+
+def open_topic_reader(
+    name: str, sources: list[Source], start: Start | str, home: Home
+) -> TopicReader:
+    """Let the name exist in every partition, and become one of those who read under it."""
+    for source in sources:
+        _register(name, source, start)
+    reader = TopicReader(name, sources, Membership(home, name))
+    try:
+        reader.balance()
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+def _register(name: str, source: Source, start: Start | str) -> None:
+    if load_stored(source.home, name) is not None:
+        return
+    sequence = source.sequence_at(start)  # makes the log where it is missing
+    first = source.log.start_sequence
+    if sequence < first and not source.has_archive:
+        raise SequenceExpiredError(sequence, first)
+    with suppress(LockedError):  # another handle of the name is doing it
+        register(source.home, name, sequence)

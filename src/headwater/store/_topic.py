@@ -19,9 +19,8 @@ from headwater.errors import InvalidInputError, LockedError
 from headwater.store._archive_pin import ARCHIVE_PIN
 from headwater.store._archives import PartitionArchive
 from headwater.store._gate import Gate
-from headwater.store._members import Membership
 from headwater.store._partition import Partition
-from headwater.store._reader import TopicReader
+from headwater.store._reader import open_topic_reader
 from headwater.store._records import Source
 from headwater.store._retain import Cycle
 from headwater.store._settings import DeleterConfig
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from headwater.store._metrics import Hook
     from headwater.store._names import TopicName
     from headwater.store._partition import WalCheckpoint
+    from headwater.store._reader import TopicReader
     from headwater.store._retain import RetentionReport
     from headwater.store._settings import Settings
 
@@ -280,9 +280,7 @@ class Topic:
         """
         to_name(name, "a reader's name")
         sources = [self._source(number) for number in range(len(self._partitions))]
-        if len(self._partitions) == 1:
-            self._partitions[0].made()  # its folder holds the group
-        reader = TopicReader(name, sources, start, Membership(self.home, name))
+        reader = open_topic_reader(name, sources, start, self.home)
         self._readers = [r for r in self._readers if not r.closed] + [reader]
         return reader
 
