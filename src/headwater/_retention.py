@@ -27,7 +27,7 @@ from headwater._view import segment_holding, segment_number
 from headwater.errors import CorruptionError, HeadwaterError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from headwater._home import Home
     from headwater._manifest import FileEntry, Manifest
@@ -252,7 +252,7 @@ def _forget(place: Place, facts: Facts, outcome: Outcome) -> None:
             outcome.gone.append((place.partition, segment.segment_id))
 
 
-def _without(manifest: Manifest, gone: set[int]) -> Manifest:
+def _without(manifest: Manifest, gone: Collection[int]) -> Manifest:
     """The manifest without the oldest segments `gone`; remove-only, whatever was added since."""
     files = manifest.files
     keep = 0

@@ -313,7 +313,7 @@ def test_errors_of_a_cycle_are_counted(shop: Shop) -> None:
 
 
 def test_gauges_show_what_is_there_when_asked(shop: Shop) -> None:
-    """Readers' lag in records and seconds, tiers, the archive's lag, sequences, poisoned writers."""
+    """Lag of readers in records and seconds, tiers, lag of the archive, poisoned writers."""
     store = shop.store(limits(archive=True))
     topic = store.topic(NAME)
     fill(topic, 4)

@@ -208,7 +208,20 @@ def test_store_of_a_file_is_where_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("orders", "a/b/c", "/a", "a/", "../a", "a/..", ".a/b", "a/.b", "a b/c", "a/b\n", "é/a"),
+        *(
+            "orders",
+            "a/b/c",
+            "/a",
+            "a/",
+            "../a",
+            "a/..",
+            ".a/b",
+            "a/.b",
+            "a b/c",
+            "a/b\n",
+            "é/a",
+            "_headwater/a",
+        ),
         *("", 7, "a/" + "b" * 101),
     ],
 )

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headwater")
 
 _MB: Final = 1024 * 1024
-#: Beside the folders of the partitions.
-_NOTE: Final = "_headwater/topic.json"
+#: What is known of the topics themselves; no namespace has such a name.
+_NOTES: Final = "_headwater/topics"
+_NOTE_SUFFIX: Final = ".json"
 
 
 class Archives:
@@ -71,13 +72,13 @@ class Archives:
         return count if isinstance(count, int) else None
 
     def noted_topics(self, url: str) -> list[str]:
-        """The topics of an archive, by listing it."""
-        ends = f"/{_NOTE}"
-        names = (found.name for found in self.store(url).list(""))
-        return sorted(name.removesuffix(ends) for name in names if name.endswith(ends))
+        """The topics of an archive, by listing their notes."""
+        names = (found.name for found in self.store(url).list(_NOTES))
+        return sorted(n.removeprefix(f"{_NOTES}/").removesuffix(_NOTE_SUFFIX) for n in names)
 
     def forget(self, url: str, name: TopicName) -> None:
-        """Take the note about a topic away; the last thing of a deletion."""
+        """Remove what is left of a topic, the note last, so that a deletion can be begun again."""
+        self.store(url).clear(str(name))
         self.store(url).delete(_note_name(name))
 
     def archive(self, url: str, name: TopicName, partition: int) -> Archive:
@@ -212,7 +213,7 @@ class PartitionArchive:
 
 
 def _note_name(name: TopicName) -> str:
-    return f"{name}/{_NOTE}"
+    return f"{_NOTES}/{name}{_NOTE_SUFFIX}"
 
 
 def is_final(error: HeadwaterError) -> bool:

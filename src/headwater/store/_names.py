@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from headwater.errors import InvalidInputError
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-_RIGHT: Final = "1 to 100 of the characters A-Z a-z 0-9 . _ -, not beginning with a dot"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RIGHT: Final = "1 to 100 of the characters A-Z a-z 0-9 . _ -, beginning with a letter or digit"
 
 
 class TopicName(NamedTuple):
