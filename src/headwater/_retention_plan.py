@@ -242,7 +242,7 @@ def plan(logs: Sequence[Facts], policy: Policy) -> list[Retained]:
     freed = sum(queue.take_wanted() for queue in queues)
     if policy.max_bytes is not None:
         excess = _total(logs) - policy.max_bytes
-        reason = f"over the limit of {policy.max_bytes / _MIB:g} MiB"
+        reason = f"over the limit of {round(policy.max_bytes / _MIB, 3):g} MiB"
         while freed < excess:
             left = [queue for queue in queues if not queue.is_empty]
             if not left:

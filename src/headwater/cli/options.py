@@ -50,11 +50,25 @@ def command(  # noqa: PLR0913 - what a parser is made of
         allow_abbrev=False,
     )
     parser.set_defaults(run=run, prog=parser.prog)
+    _add_json(parser)
+    return parser
+
+
+def group(commands: Commands, name: str, summary: str) -> Commands:
+    """Add a command that is followed by what to do."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    _add_json(parser)
+    return parser.add_subparsers(
+        title="actions", metavar="ACTION", dest="action", required=True, parser_class=Parser
+    )
+
+
+def _add_json(parser: Parser) -> None:
     # Suppressed, so that the command does not take back what was said in front of it.
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, errors too"
     )
-    return parser
 
 
 def add_log(parser: argparse.ArgumentParser, *, what: str = "the log's folder") -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from headwater.cli.info import retention_lines
-from headwater.cli.options import NO, OK, Parser, UsageError, command, folder_of
+from headwater.cli.options import NO, OK, UsageError, command, folder_of, group
 from headwater.cli.text import counted, size_text
 from headwater.cli.topics import add_store, add_topic, open_store
 from headwater.errors import ConfigError
@@ -46,10 +46,7 @@ _LOOK_S: Final = 5.0
 def add(commands: Commands) -> None:
     """Add the commands."""
     _add_single(commands)
-    store = commands.add_parser("store", help="look after all topics", allow_abbrev=False)
-    actions = store.add_subparsers(
-        title="actions", metavar="ACTION", dest="action", required=True, parser_class=Parser
-    )
+    actions = group(commands, "store", "look after all topics")
     run = command(
         actions,
         "run",
@@ -60,11 +57,13 @@ def add(commands: Commands) -> None:
     )
     add_store(run)
     run.add_argument("--metrics-port", type=int, metavar="PORT", help="answer Prometheus there")
-    run.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS")
-    config = commands.add_parser("config", help="check a configuration", allow_abbrev=False)
-    actions = config.add_subparsers(
-        title="actions", metavar="ACTION", dest="action", required=True, parser_class=Parser
+    run.add_argument(
+        "--metrics-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to answer (default: this machine only)",
     )
+    actions = group(commands, "config", "check a configuration")
     check = command(
         actions,
         "check",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headwater.cli.options import NO, OK, Parser, command, folder_of
+from headwater.cli.options import NO, OK, command, folder_of, group
 from headwater.cli.text import counted, size_text, table
 from headwater.store import Store
 
@@ -25,12 +25,7 @@ first. Refused while some process writes the topic, or reads it under a name."""
 
 def add(commands: Commands) -> None:
     """Add the commands."""
-    topic = commands.add_parser(
-        "topic", help="make, list, show and delete topics", allow_abbrev=False
-    )
-    actions = topic.add_subparsers(
-        title="actions", metavar="ACTION", dest="action", required=True, parser_class=Parser
-    )
+    actions = group(commands, "topic", "make, list, show and delete topics")
     create = command(
         actions,
         "create",
