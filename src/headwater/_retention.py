@@ -218,6 +218,7 @@ def _report_doubts(known: Sequence[tuple[Place, Facts]], outcome: Outcome) -> No
         folder = place.home.folder
         for what, why in facts.unreadable.items():
             logger.warning("%s: nothing is deleted because of %s: %s", folder, what, why)
+            outcome.errors.append(HeadwaterError(f"{folder}: {what}: {why}"))
         for segment in facts.sealed:
             if segment.error:
                 outcome.errors.append(StorageError(errno.EIO, segment.error))
