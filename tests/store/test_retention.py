@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
+from headwater import _retention, _retention_plan
 from headwater.errors import ArchiveError, InvalidInputError, SequenceExpiredError, StorageError
 from headwater.store import DeleterConfig
 from headwater.testing import Fault
@@ -14,6 +16,7 @@ from tests.store.shop import ARCHIVE, BIG, NAME, ROOT, Shop, fill, limits, shop,
 
 if TYPE_CHECKING:
     from headwater.store import RetentionReport, Topic
+    from headwater.testing._faults import Operation
 
 __all__ = ["shop"]
 
@@ -123,11 +126,17 @@ def test_both_rules_are_looked_at_in_every_cycle(shop: Shop) -> None:
 
 
 def test_start_advances_exactly_to_the_first_record_left(shop: Shop) -> None:
-    """S1-28: to the oldest sealed segment that is left, and to the active one when none is."""
+    """S1-28, S1-16: to the oldest sealed segment that is left, else to the active one.
+
+    S1-7, S1-8, S1-9 (D-3): the view of the requirement has start, number, files with their first
+    records, and the first record of the active file.
+    """
     topic = archived(shop, 4, time_minutes=None)
     (before,) = topic.checkpoints()
     assert (before.start_offset, before.file_seq) == (0, 4)
     assert [first for _, _, first in before.rotated_files] == [0, 1, 2, 3]
+    assert before.rotated_files[1] == (1, f"{ROOT}/{NAME}/000000001.q", 1)
+    assert before.active_file_first_offset == 4
     report = topic.retain(config=DeleterConfig(5, None, 3 * 4096 / MIB))
     assert report.start_sequences == ((0, 2),)
     (left,) = topic.checkpoints()
@@ -377,6 +386,66 @@ def test_partition_that_cannot_be_looked_at_does_not_keep_the_others(shop: Shop)
     assert report.errors
     shop.fs.heal()
     assert topic.retain().deleted == ((0, 0), (0, 1))
+
+
+def test_cycle_looks_at_no_content(shop: Shop) -> None:
+    """S1-6: where a file ends in the log is known without reading it; a cycle reads no segment."""
+    topic = archived(shop, 3, time_minutes=1)
+    shop.wait_minutes(10)
+
+    def is_look(operation: Operation) -> bool:
+        is_sealed = operation.path.endswith(("0.q", "1.q", "2.q"))
+        return is_sealed and operation.kind in ("read", "map")
+
+    shop.fs.fail_when(is_look, Fault.EIO)
+    report = topic.retain()
+    assert report.deleted == ((0, 0), (0, 1), (0, 2))
+    assert report.errors == ()
+
+
+def test_cycle_over_a_hundred_files_changes_the_manifest_once(shop: Shop) -> None:
+    """S1-35: one look at each file, one manifest, whatever goes; `make bench` has the time."""
+    topic = archived(shop, 100, time_minutes=1)
+    shop.wait_minutes(10)
+    before = len(shop.fs.operations)
+    assert len(topic.retain().deleted) == 100
+    done = shop.fs.operations[before:]
+    assert sum(o.kind == "write" and "/manifest." in o.path for o in done) <= 4
+    assert sum(o.kind == "unlink" and o.path.endswith(".q") for o in done) == 100
+    assert len(done) < 2.5 * 100
+
+
+def test_writer_and_deleter_never_undo_each_other(shop: Shop) -> None:
+    """S1-17: while a cycle decides, another process rolls on; both changes are there at the end."""
+    topic = archived(shop, 3, time_minutes=1)
+    shop.wait_minutes(10)
+    other = shop.store(limits(archive=True, time_minutes=1)).topic(NAME)
+    honest = _retention_plan.plan
+
+    def slow(*arguments: object) -> object:
+        found = honest(*arguments)  # type: ignore[arg-type]
+        fill(topic, 2)
+        return found
+
+    with mock.patch.object(_retention, "plan", slow):
+        assert len(other.retain().deleted) == 3
+    (left,) = topic.checkpoints()
+    assert [number for number, _, _ in left.rotated_files] == [3, 4]
+    assert left.start_offset == 3
+    assert values(topic) == [0, 1, 2, 3, 4, 5]
+
+
+def test_retention_is_off_by_default(shop: Shop) -> None:
+    """S1-36, S1-13: without a section nothing is deleted, by nobody, ever."""
+    store = shop.store({"archive": ARCHIVE})
+    topic = store.topic(NAME)
+    fill(topic, 3)
+    shop.wait_minutes(10**6)
+    for _ in range(3):
+        store.step()
+        shop.wait_minutes(10)
+    assert topic.retain().deleted == ()
+    assert shop.segments()[0] == 0
 
 
 def test_retention_works_on_a_full_disk(shop: Shop) -> None:

@@ -168,11 +168,11 @@ class PartitionArchive:
                 )
             return self._archiver
 
-    def run(self, stop: Callable[[], bool], hook: Hook, topic: str) -> int:
-        """Archive what is sealed; returns the number of segments."""
+    def run(self, stop: Callable[[], bool], hook: Hook, topic: str, most: int | None = None) -> int:
+        """Archive what is sealed, at most so many segments; returns how many it were."""
         done = 0
         with self._stepping:
-            while not stop():
+            while done != most and not stop():
                 with counting(hook, "headwater_archive_errors_total", topic=topic):
                     archived = self.archiver.step()
                 if archived is None:

@@ -392,6 +392,10 @@ class Topic:
 
     # --- looking ----------------------------------------------------------------------------------
 
+    def disk_bytes(self) -> int:
+        """Blocks of all local segments."""
+        return sum(partition.disk_bytes() for partition in self._partitions)
+
     def stats(self) -> list[PartitionStats]:
         """Every partition as it is now; looks at local files only."""
         return [self._stats(partition) for partition in self._partitions]

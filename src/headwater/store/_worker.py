@@ -30,6 +30,8 @@ ARCHIVE_PAUSE_S: Final = 30.0
 #: How often it is looked which deleter is due.
 _DELETER_LOOK_S: Final = 1.0
 _TIDY_EVERY_S: Final = 3600.0
+#: Segments that are archived before it is looked whether the topic is too large.
+_STRIDE: Final = 4
 
 
 class _Care:
@@ -56,6 +58,8 @@ class Worker:
         self._cares: dict[str, _Care] = {}
         self._adding = threading.Lock()
         self._ended = threading.Event()
+        #: Set when a topic has become too large between two cycles of its deleter.
+        self._hurry = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def add(self, topic: Topic) -> None:
@@ -77,17 +81,20 @@ class Worker:
             if self._threads:
                 return
             self._threads = [
-                self._thread("archiver", self.step_archiver, ARCHIVE_LOOK_S),
-                self._thread("deleter", self.step_deleters, _DELETER_LOOK_S),
+                self._thread("archiver", self.step_archiver, self._ended, ARCHIVE_LOOK_S),
+                self._thread("deleter", self.step_deleters, self._hurry, _DELETER_LOOK_S),
             ]
         for thread in self._threads:
             thread.start()
 
-    def _thread(self, what: str, step: Callable[[], None], pause_s: float) -> threading.Thread:
+    def _thread(
+        self, what: str, step: Callable[[], None], wanted: threading.Event, pause_s: float
+    ) -> threading.Thread:
         def run() -> None:
             while not self._ended.is_set():
                 step()
-                self._ended.wait(pause_s)
+                if wanted.wait(pause_s) and wanted is not self._ended:
+                    wanted.clear()
 
         return threading.Thread(target=run, name=f"headwater-{what}", daemon=True)
 
@@ -114,12 +121,21 @@ class Worker:
             archive = topic.archive_of(number)
             if archive is None or not topic.partition(number).has_begun:
                 continue
-            if archive.pending().segments:
-                archive.run(self._ended.is_set, self._hook, topic.name)
+            while archive.pending().segments and not self._ended.is_set():
+                if not archive.run(self._ended.is_set, self._hook, topic.name, _STRIDE):
+                    break
+                self._hasten(care)
             if now_s >= care.tidy_due_s:
                 archive.tidy(topic.home.clock_ns())
         if now_s >= care.tidy_due_s:
             care.tidy_due_s = now_s + _TIDY_EVERY_S
+
+    def _hasten(self, care: _Care) -> None:
+        """A topic over its size limit need not wait for the next cycle, now that more may go."""
+        limit_mb = None if care.deleter is None else care.deleter.config.retention_size_mb
+        if limit_mb is not None and care.topic.disk_bytes() > limit_mb * 1024 * 1024:
+            care.delete_due_s = 0.0
+            self._hurry.set()
 
     def _complain(self, care: _Care, error: HeadwaterError) -> None:
         text = str(error)
@@ -150,6 +166,7 @@ class Worker:
     def stop(self) -> None:
         """End after what is being done right now; idempotent."""
         self._ended.set()
+        self._hurry.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
