@@ -98,7 +98,7 @@ def soak(folder: Path, total: int, limit: int, segment: int) -> None:
 
 def test_little_disk_carries_much_and_loses_nothing(tmp_path: Path) -> None:
     """S1-33, S1-34, S1-1: disk bounded, every record once and in order, history complete."""
-    soak(tmp_path, total=24 * MIB, limit=8 * MIB, segment=MIB // 2)
+    soak(tmp_path, total=10 * MIB, limit=4 * MIB, segment=MIB // 4)
 
 
 @pytest.mark.soak
