@@ -148,12 +148,7 @@ def _sealed(home: Home, entry: FileEntry, *, measured: bool) -> Sealed:
 
 def _measure(home: Home, number: int) -> tuple[int, int]:
     """Blocks and time of change of a segment's file; its content is never looked at."""
-    path = segment_path(home.folder, number)
-    file = home.fs.open(path)
-    try:
-        return file.allocated_bytes(), home.fs.mtime_ns(path)
-    finally:
-        file.close()
+    return home.fs.usage(segment_path(home.folder, number))
 
 
 def facts_of(place: Place, *, stable: bool, measured: bool = True) -> Facts | None:
@@ -263,30 +258,35 @@ def _without(manifest: Manifest, gone: Collection[int]) -> Manifest:
 
 
 def _delete(place: Place, outcome: Outcome, dispose: Disposal) -> None:
-    """Remove the files of what is gone, and what an earlier run left over."""
+    """Remove the files of what left the manifest, now or in a run that was stopped half way."""
     home = place.home
-    facts = {(decision.partition, decision.segment_id): decision for decision in outcome.decisions}
+    manifest = place.manifests.read_latest()
+    if manifest is None:
+        return
+    files = manifest.files
+    oldest = segment_number(files[0].path) if files else manifest.active_file.file_sequence
+    decisions = [d for d in outcome.decisions if d.delete and d.partition == place.partition]
+    gone = {decision.segment_id: decision for decision in decisions}
     removed = 0
-    for partition, number in outcome.gone:
-        if partition == place.partition:
-            removed += 1
-            decision = facts[partition, number]
-            _remove_segment(home, decision, outcome, dispose)
-    removed += _sweep(place, outcome, dispose)
+    for name in home.fs.list(home.folder):
+        number = parse_segment_id(name.removesuffix(".tmp").replace(INDEX_SUFFIX, SUFFIX))
+        if number is None or number >= oldest:
+            continue
+        removed += 1
+        is_segment = name.endswith(SUFFIX)
+        done = _remove(home, home.path(name), outcome, dispose if is_segment else unlink)
+        if done and is_segment and number in gone:
+            _tell(home, gone[number], outcome)
     if removed:
         home.fs.sync_dir(home.folder)
 
 
-def _remove_segment(home: Home, decision: Retained, outcome: Outcome, dispose: Disposal) -> None:
-    number = decision.segment_id
-    _remove(home, index_path(home.folder, number), outcome, unlink)
-    if not _remove(home, segment_path(home.folder, number), outcome, dispose):
-        return
+def _tell(home: Home, decision: Retained, outcome: Outcome) -> None:
     outcome.bytes_reclaimed += decision.size_bytes
     logger.info(
         "%s: deleted segment %d, records %d to %d, %d bytes, %.0f s old: %s",
         home.folder,
-        number,
+        decision.segment_id,
         decision.start,
         decision.stop - 1,
         decision.size_bytes,
@@ -294,25 +294,6 @@ def _remove_segment(home: Home, decision: Retained, outcome: Outcome, dispose: D
         decision.reason,
         extra={"headwater": {"folder": home.folder, **decision._asdict()}},
     )
-
-
-def _sweep(place: Place, outcome: Outcome, dispose: Disposal) -> int:
-    """Remove what a run that was stopped half way, or the writing of an index, left over."""
-    home = place.home
-    manifest = place.manifests.read_latest()
-    if manifest is None:
-        return 0
-    files = manifest.files
-    oldest = segment_number(files[0].path) if files else manifest.active_file.file_sequence
-    tried = {number for partition, number in outcome.gone if partition == place.partition}
-    found = 0
-    for name in home.fs.list(home.folder):
-        number = parse_segment_id(name.removesuffix(".tmp").replace(INDEX_SUFFIX, SUFFIX))
-        if number is not None and number < oldest and number not in tried:
-            found += 1
-            is_segment = name.endswith(SUFFIX)
-            _remove(home, home.path(name), outcome, dispose if is_segment else unlink)
-    return found
 
 
 def cleanup(home: Home, manifests: ManifestWriter) -> list[int]:

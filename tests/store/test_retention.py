@@ -379,7 +379,7 @@ def test_partition_that_cannot_be_looked_at_does_not_keep_the_others(shop: Shop)
     topic.archive()
     shop.wait_minutes(10)
     bad = f"{ROOT}/{NAME}/partitions/0/000000000.q"
-    shop.fs.fail_when(lambda o: o.kind == "open" and o.path == bad, Fault.EACCES)
+    shop.fs.fail_when(lambda o: o.kind == "stat" and o.path == bad, Fault.EACCES)
     report = topic.retain()
     assert report.deleted == ((1, 0), (1, 1))
     assert "cannot be looked at" in report.segments[0].reason

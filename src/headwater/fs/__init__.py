@@ -21,7 +21,7 @@ import errno
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headwater.errors import InvalidInputError, StorageError
 from headwater.fs._fork import Forkable, after_fork
@@ -37,6 +37,7 @@ __all__ = [
     "FileSystem",
     "Forkable",
     "Mapping",
+    "Usage",
     "WordStore",
     "absolute",
     "after_fork",
@@ -89,6 +90,13 @@ class Mapping(Protocol):
 
     def close(self) -> None:
         """Drop the map; ranges still exported keep their pages until they are released."""
+
+
+class Usage(NamedTuple):
+    """What a file takes of the disk, and the time of its last change."""
+
+    allocated_bytes: int
+    mtime_ns: int
 
 
 class File(Protocol):
@@ -185,6 +193,9 @@ class FileSystem(Protocol):
 
     def mtime_ns(self, path: str) -> int:
         """Time of the last change, in nanoseconds."""
+
+    def usage(self, path: str) -> Usage:
+        """What a file takes and when it changed, in one look that does not open it."""
 
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted; empty when the folder is missing."""
