@@ -40,6 +40,7 @@ check: lint test ## everything CI runs: lint, tests, documentation blocks
 bench: $(READY) ## measure against other stores and print the ratio table
 	$(BIN)/python -m pip install --quiet --editable benchmarks
 	$(BIN)/python -m headwater_bench
+	$(BIN)/python -m headwater_bench._retention
 
 soak: $(READY) $(SERVERS_READY) ## the suite with the long runs and many more generated cases
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600

@@ -151,3 +151,22 @@ def test_contender_that_loses_records_ends_the_run() -> None:
     contender.must_be(3, 3)
     with pytest.raises(SystemExit, match="2 records instead of 3"):
         contender.must_be(2, 3)
+
+
+def test_bench_of_retention_in_tiny_sizes_prints_and_keeps_its_numbers(tmp_path: Path) -> None:
+    """A cycle beside appends, and idle topics; nothing is left behind."""
+    results = tmp_path / "deep" / "retention.json"
+    command = [sys.executable, "-m", "headwater_bench._retention", "--tiny"]
+    done = subprocess.run(
+        [*command, "--folder", str(tmp_path), "--results", str(results)],
+        env={"PYTHONPATH": f"{BENCHMARKS}:{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("goal") == 3
+    kept = json.loads(results.read_text("utf-8"))
+    assert kept["cycle"]["segments"] == kept["idle"]["topics"] == 5
+    assert 0 < kept["cycle"]["cycle_s"]
+    assert not list(tmp_path.glob("headwater-bench-*"))
