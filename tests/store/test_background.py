@@ -376,6 +376,48 @@ def test_prometheus_reads_the_numbers(tmp_path: Path) -> None:
     assert f'headwater_next_sequence{{partition="0",topic="{NAME}"}} 1.0' in lines
 
 
+def test_every_name_of_the_table_is_told(shop: Shop) -> None:
+    """No name without a number behind it: a life with archive, limits, faults and a recovery."""
+    config = limits(archive=True, time_minutes=1)
+    config["defaults"] = {**config["defaults"], "max_unarchived_mb": 0.01}  # type: ignore[dict-item]
+    store = shop.store(config)
+    topic = store.topic(NAME)
+    with pytest.raises(OverloadedError):
+        fill(topic, 20)
+    shop.fs.fail_when(lambda o: o.path.startswith(ARCHIVE) and o.kind == "open", Fault.EIO)
+    store.step()
+    shop.fs.heal()
+    with topic.reader("r") as reader:
+        reader.read_batch(1)
+    shop.wait_minutes(10)
+    store.step()
+    store.collect()
+    told = {sample.name for sample in meters(store).samples()}
+    assert set(METRICS) - told == {"headwater_sync_seconds"}  # timed on a real disk only
+    requests = meters(store)
+    assert requests.value("headwater_remote_requests_total", topic=NAME, operation="put") > 3
+    assert requests.value("headwater_remote_errors_total", topic=NAME, operation="put") > 0
+    assert requests.value("headwater_segments", topic=NAME, tier="archive") > 2
+    assert requests.value("headwater_bytes", topic=NAME, tier="archive") > 0
+
+
+def test_torn_tail_that_was_cut_is_counted(shop: Shop) -> None:
+    """Bytes and records that a recovery had to cut, by partition."""
+    store = shop.store({"defaults": {"durability": "os"}})
+    fill(store.topic(NAME), 1)
+    store.topic(NAME).append(b"second" * 10)
+    shop.fs = shop.fs.after_power_crash(3, "random")
+    again = shop.store()
+    topic = again.topic(NAME)
+    topic.append(b"x")
+    log = topic.partition(0).writer
+    labels = {"topic": NAME, "partition": "0"}
+    found = meters(again)
+    assert found.value("headwater_torn_bytes_total", **labels) == log.recovery.torn_bytes
+    assert found.value("headwater_cut_records_total", **labels) == log.recovery.cut_records
+    assert log.recovery.torn_bytes + log.recovery.cut_records > 0
+
+
 def test_numbers_may_go_elsewhere(shop: Shop) -> None:
     """Anything with the three methods of a hook is given every number."""
     told: list[str] = []

@@ -168,5 +168,5 @@ def test_bench_of_retention_in_tiny_sizes_prints_and_keeps_its_numbers(tmp_path:
     assert done.stdout.count("goal") == 3
     kept = json.loads(results.read_text("utf-8"))
     assert kept["cycle"]["segments"] == kept["idle"]["topics"] == 5
-    assert 0 < kept["cycle"]["cycle_s"]
+    assert kept["cycle"]["cycle_s"] > 0
     assert not list(tmp_path.glob("headwater-bench-*"))

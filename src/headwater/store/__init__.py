@@ -17,8 +17,9 @@ from headwater.store._partition import Partition, WalCheckpoint
 from headwater.store._reader import TopicReader, TopicRecord
 from headwater.store._retain import RetentionReport
 from headwater.store._settings import DeleterConfig, Settings
+from headwater.store._stats import PartitionStats
 from headwater.store._store import Store
-from headwater.store._topic import PartitionStats, Topic
+from headwater.store._topic import Topic
 
 __all__ = [
     "METRICS",

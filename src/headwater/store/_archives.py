@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headwater._notes import pack_note, parse_note
 from headwater._retention_plan import Vouched
 from headwater.errors import ArchiveError, ConflictError, HeadwaterError
+from headwater.store._counted import NOTE_SUFFIX, NOTES, CountedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headwater")
 
 _MB: Final = 1024 * 1024
-#: What is known of the topics themselves; no namespace has such a name.
-_NOTES: Final = "_headwater/topics"
-_NOTE_SUFFIX: Final = ".json"
 
 
 class Archives:
     """The object stores that the topics of one store use. Safe to share between threads."""
 
-    def __init__(self, home: Home, options: Mapping[str, str], *, single_writer: bool) -> None:
+    def __init__(
+        self, home: Home, options: Mapping[str, str], hook: Hook, *, single_writer: bool
+    ) -> None:
+        self._hook = hook
         self._options = dict(options)
         self._single_writer = single_writer
         self._home = home
@@ -50,8 +51,8 @@ class Archives:
         with self._opening:
             found = self._opened.get(url)
             if found is None:
-                found = made.open_store(url, options=self._options, fs=self._home.fs)
-                self._opened[url] = found
+                store = made.open_store(url, options=self._options, fs=self._home.fs)
+                found = self._opened[url] = CountedStore(store, self._hook)
             return found
 
     def note_partitions(self, url: str, name: TopicName, count: int) -> None:
@@ -73,8 +74,8 @@ class Archives:
 
     def noted_topics(self, url: str) -> list[str]:
         """The topics of an archive, by listing their notes."""
-        names = (found.name for found in self.store(url).list(_NOTES))
-        return sorted(n.removeprefix(f"{_NOTES}/").removesuffix(_NOTE_SUFFIX) for n in names)
+        names = (found.name for found in self.store(url).list(NOTES))
+        return sorted(n.removeprefix(f"{NOTES}/").removesuffix(NOTE_SUFFIX) for n in names)
 
     def forget(self, url: str, name: TopicName) -> None:
         """Remove what is left of a topic, the note last, so that a deletion can be begun again."""
@@ -204,6 +205,11 @@ class PartitionArchive:
             self.archive.expire(now_ns - int(days * 86400e9))
         self.archive.collect(self._settings.archive_grace_s)
 
+    def measure(self) -> tuple[int, int]:
+        """Files in the catalogue, and their bytes; a request for every thousand files."""
+        entries = self.archive.entries()
+        return len(entries), sum(entry.bytes for entry in entries)
+
     def close(self) -> None:
         """Let go of what the archiver holds."""
         with self._opening:
@@ -213,7 +219,7 @@ class PartitionArchive:
 
 
 def _note_name(name: TopicName) -> str:
-    return f"{_NOTES}/{name}{_NOTE_SUFFIX}"
+    return f"{NOTES}/{name}{NOTE_SUFFIX}"
 
 
 def is_final(error: HeadwaterError) -> bool:

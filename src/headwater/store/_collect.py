@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from headwater._types import ReaderInfo
     from headwater.store._metrics import Hook
     from headwater.store._partition import Partition
-    from headwater.store._topic import PartitionStats, Topic
+    from headwater.store._stats import PartitionStats
+    from headwater.store._topic import Topic
 
 _LOCAL: Final = "local"
-_ARCHIVE: Final = "archive"
 
 
 def collect(topic: Topic, hook: Hook) -> None:

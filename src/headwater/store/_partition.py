@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwater._home import Home
     from headwater._log import Log
     from headwater._retention_plan import Vouched
+    from headwater._types import Recovery
     from headwater.store._settings import Settings
 
 _TRASH: Final = "trash"
@@ -51,6 +52,8 @@ class Partition:
         self._closed = False
         #: Asked before a log is begun; says no by raising.
         self.before_begin: Callable[[], None] | None = None
+        #: Told what opening the log for writing had to repair.
+        self.on_recovery: Callable[[Recovery], None] | None = None
 
     @property
     def label(self) -> str:
@@ -90,6 +93,8 @@ class Partition:
         try:
             if given.archive is not None:
                 begin_archive_pin(self.home, log.start_sequence)
+            if self.on_recovery is not None:
+                self.on_recovery(log.recovery)
         except BaseException:
             log.close()
             raise

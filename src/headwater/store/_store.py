@@ -56,7 +56,10 @@ class Store:
         self._config = load_config(config, self._home.fs)
         self._folders = Folders(self._home)
         self._archives = Archives(
-            self._home, self._config.archive_options, single_writer=self._config.single_writer
+            self._home,
+            self._config.archive_options,
+            self._hook,
+            single_writer=self._config.single_writer,
         )
         self._worker = Worker(self._hook, self._home.monotonic)
         self._background = background and self._home.background

@@ -7,23 +7,25 @@ partitions a record's partition is given, or follows from its key.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headwater._crc import crc32
 from headwater._encode import to_name
-from headwater._pins import load_pin, pin_names, remove_pin, set_pin
+from headwater._pins import remove_pin, set_pin
 from headwater._view import LogView
 from headwater.errors import InvalidInputError, LockedError
-from headwater.store._archive_pin import ARCHIVE_PIN
 from headwater.store._archives import PartitionArchive
+from headwater.store._columns import Columns
 from headwater.store._gate import Gate
 from headwater.store._partition import Partition
 from headwater.store._reader import open_topic_reader
 from headwater.store._records import Source
 from headwater.store._retain import Cycle
 from headwater.store._settings import DeleterConfig
+from headwater.store._stats import stats_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from headwater._encode import BytesLike, HeadersLike
     from headwater._home import Home
     from headwater._reader import Start
-    from headwater._types import ReaderInfo, Record
+    from headwater._types import Record, Recovery
     from headwater.store._archives import Archives
     from headwater.store._metrics import Hook
     from headwater.store._names import TopicName
@@ -41,28 +43,9 @@ if TYPE_CHECKING:
     from headwater.store._reader import TopicReader
     from headwater.store._retain import RetentionReport
     from headwater.store._settings import Settings
+    from headwater.store._stats import PartitionStats
 
 _NO_LIMITS = DeleterConfig(retention_time_minutes=None, retention_size_mb=None)
-
-
-class PartitionStats(NamedTuple):
-    """One partition as it is now."""
-
-    partition: int
-    #: False until the first append, or the first reader.
-    begun: bool = False
-    start_sequence: int = 0
-    next_sequence: int = 0
-    durable_sequence: int = 0
-    segments: int = 0
-    disk_bytes: int = 0
-    #: First record that the archive lacks; None without an archive, or before its first segment.
-    archived_sequence: int | None = None
-    #: Sealed segments that wait for the archive, and their bytes.
-    waiting_segments: int = 0
-    waiting_bytes: int = 0
-    readers: tuple[ReaderInfo, ...] = ()
-    pins: tuple[tuple[str, int], ...] = ()
 
 
 class Topic:
@@ -91,6 +74,8 @@ class Topic:
                 PartitionArchive(archives, name, p, settings, len(homes)) for p in self._partitions
             ]
         )
+        for partition in self._partitions:
+            partition.on_recovery = partial(self._recovered, str(partition.number))
         for partition, archive in zip(self._partitions, self._archives or (), strict=False):
             partition.before_begin = archive.check_new
             archive.check()
@@ -99,6 +84,11 @@ class Topic:
         self._turns = count()
         self._readers: list[TopicReader] = []
         self._gate = self._make_gate()
+
+    def _recovered(self, partition: str, found: Recovery) -> None:
+        labels = {"topic": self.name, "partition": partition}
+        self._hook.add("headwater_torn_bytes_total", found.torn_bytes, **labels)
+        self._hook.add("headwater_cut_records_total", found.cut_records, **labels)
 
     def _make_gate(self) -> Gate | None:
         limit_mb = self.settings.max_unarchived_mb
@@ -210,7 +200,7 @@ class Topic:
         `producer` and `expect` need one partition: that of a topic that has only one, or the given.
         """
         rows = list(values)
-        columns = _Columns(rows, keys, headers, timestamps_ns)
+        columns = Columns(rows, keys, headers, timestamps_ns)
         if partition is None and len(self._partitions) > 1:
             if producer is not None or batch is not None or expect is not None:
                 raise InvalidInputError(
@@ -237,7 +227,7 @@ class Topic:
             self._appended(chosen, len(part.values), size, begun)
         return found
 
-    def _split(self, columns: _Columns) -> dict[int, _Columns]:
+    def _split(self, columns: Columns) -> dict[int, Columns]:
         """The rows of each partition, in their order; rows without a key go round together."""
         anywhere = next(self._turns) % len(self._partitions)
         keys = columns.keys or [None] * len(columns.values)
@@ -398,36 +388,7 @@ class Topic:
 
     def stats(self) -> list[PartitionStats]:
         """Every partition as it is now; looks at local files only."""
-        return [self._stats(partition) for partition in self._partitions]
-
-    def _stats(self, partition: Partition) -> PartitionStats:
-        log = partition.log()
-        if log is None:
-            return PartitionStats(partition.number)
-        found = PartitionStats(
-            partition.number,
-            begun=True,
-            start_sequence=log.start_sequence,
-            next_sequence=log.next_sequence,
-            durable_sequence=log.durable_sequence,
-            segments=len(log.segments()),
-            disk_bytes=partition.disk_bytes(),
-            readers=tuple(log.readers()),
-            pins=tuple(
-                (name, sequence)
-                for name in pin_names(partition.home)
-                if name != ARCHIVE_PIN and (sequence := load_pin(partition.home, name)) is not None
-            ),
-        )
-        if self._archives is None:
-            return found
-        archive = self._archives[partition.number]
-        pending, progress = archive.pending(), archive.archiver.progress()
-        return found._replace(
-            archived_sequence=None if progress is None else progress.next_sequence,
-            waiting_segments=pending.segments,
-            waiting_bytes=pending.bytes,
-        )
+        return [stats_of(p, self.archive_of(p.number)) for p in self._partitions]
 
     def close(self) -> None:
         """Close readers, archives and logs; idempotent."""
@@ -440,38 +401,6 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} of {len(self._partitions)} partitions>"
-
-
-class _Columns:
-    """Rows to append, column by column, as `append_many` takes them."""
-
-    __slots__ = ("headers", "keys", "timestamps_ns", "values")
-
-    def __init__(
-        self,
-        values: list[BytesLike],
-        keys: Iterable[BytesLike | None] | None,
-        headers: Iterable[HeadersLike] | None,
-        timestamps_ns: Iterable[int] | None,
-    ) -> None:
-        self.values = values
-        self.keys = None if keys is None else list(keys)
-        self.headers = None if headers is None else list(headers)
-        self.timestamps_ns = None if timestamps_ns is None else list(timestamps_ns)
-        for column in (self.keys, self.headers, self.timestamps_ns):
-            if column is not None and len(column) != len(values):
-                raise InvalidInputError(
-                    f"{len(values)} values and {len(column)} of another column: give as many"
-                )
-
-    def take(self, rows: list[int]) -> _Columns:
-        """Some of the rows."""
-        return _Columns(
-            [self.values[row] for row in rows],
-            None if self.keys is None else [self.keys[row] for row in rows],
-            None if self.headers is None else [self.headers[row] for row in rows],
-            None if self.timestamps_ns is None else [self.timestamps_ns[row] for row in rows],
-        )
 
 
 def _resolved(source: Source, start: Start | str | None) -> int | None:

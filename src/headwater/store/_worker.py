@@ -125,10 +125,21 @@ class Worker:
                 if not archive.run(self._ended.is_set, self._hook, topic.name, _STRIDE):
                     break
                 self._hasten(care)
-            if now_s >= care.tidy_due_s:
-                archive.tidy(topic.home.clock_ns())
         if now_s >= care.tidy_due_s:
             care.tidy_due_s = now_s + _TIDY_EVERY_S
+            self._tidy(topic)
+
+    def _tidy(self, topic: Topic) -> None:
+        """What the archive need not keep goes; what it has is counted."""
+        files = size_bytes = 0
+        for number in range(topic.partitions):
+            archive = topic.archive_of(number)
+            if archive is not None and topic.partition(number).has_begun:
+                archive.tidy(topic.home.clock_ns())
+                found = archive.measure()
+                files, size_bytes = files + found[0], size_bytes + found[1]
+        self._hook.set("headwater_segments", files, topic=topic.name, tier="archive")
+        self._hook.set("headwater_bytes", size_bytes, topic=topic.name, tier="archive")
 
     def _hasten(self, care: _Care) -> None:
         """A topic over its size limit need not wait for the next cycle, now that more may go."""
