@@ -199,6 +199,37 @@ def test_topic_in_use_is_not_deleted(shop: Shop) -> None:
     mine.delete_topic(NAME)
 
 
+def test_cycle_of_a_topic_deleted_elsewhere_brings_nothing_back(shop: Shop) -> None:
+    """Retention and readers of another process find it gone, and make no folder of it again."""
+    mine, theirs = shop.store(limits()), shop.store(limits())
+    fill(mine.topic(NAME), 2)
+    mine.topic(NAME).archive()
+    old = theirs.topic(NAME)
+    old.stats()
+    mine.delete_topic(NAME, archive=True)
+    for act in (old.retain, lambda: old.reader("r")):
+        with pytest.raises(NotALogError, match="was deleted"):
+            act()
+    assert theirs.open_topics() == []
+    with pytest.raises(ClosedError):
+        old.append(b"to nobody")
+    assert mine.topics() == theirs.topics() == []
+    assert not [path for path in shop.fs.contents() if "orders" in path]
+
+
+def test_topic_that_gets_an_archive_later_can_be_restored(shop: Shop) -> None:
+    """The archive hears of a topic before its first file, whenever that is."""
+    fill(shop.store().topic(NAME, partitions=2), 3)
+    shop.stores[0].close()
+    store = shop.store(limits())
+    assert store.topic(NAME).archive() == 2
+    assert store.archived_topics() == [NAME]
+    store.close()
+    fresh = Store("/fresh", limits(), home=shop.home())
+    shop.stores.append(fresh)
+    assert fresh.restore_topic(NAME).partitions == 2
+
+
 def perform(store: Store, act: str) -> None:
     """Make a topic, or delete one."""
     if act == "create":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from headwater.cli.info import retention_lines
 from headwater.cli.options import NO, OK, UsageError, command, folder_of, group
 from headwater.cli.text import counted, size_text
 from headwater.cli.topics import add_store, add_topic, open_store
-from headwater.errors import ConfigError
+from headwater.errors import ConfigError, NotALogError
 from headwater.fs import real
 from headwater.store import Store
 from headwater.store._config import load_config
@@ -191,7 +192,8 @@ def run_run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             terminal.note(f"looking after {counted(len(topics), 'topic')} in {store.path}")
             while True:
                 threading.Event().wait(_LOOK_S)
-                store.open_topics()
+                with suppress(NotALogError):  # deleted between two looks
+                    store.open_topics()
         except KeyboardInterrupt:
             terminal.note("ending")
         finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater._notes import pack_note, parse_note
 from headwater._retention_plan import Vouched
-from headwater.errors import ArchiveError, ConflictError, HeadwaterError
+from headwater.errors import ArchiveError, ClosedError, ConflictError, HeadwaterError
 from headwater.store._counted import NOTE_SUFFIX, NOTES, CountedStore
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class PartitionArchive:
         self._archive: Archive | None = None
         self._archiver: Archiver | None = None
         self._opening = threading.Lock()
+        self._is_noted = False
+        self._closed = False
         #: One step at a time in this process; other processes are kept apart by the archive.
         self._stepping = threading.Lock()
 
@@ -151,7 +153,6 @@ class PartitionArchive:
                 f"{self._partition.label}: {self.archive.url} holds a log of this name with "
                 f"{head.stop} records: restore the topic from it, or delete it there first"
             )
-        self._archives.note_partitions(str(self._settings.archive), self._name, self._count)
 
     @property
     def archiver(self) -> Archiver:
@@ -173,6 +174,8 @@ class PartitionArchive:
         """Archive what is sealed, at most so many segments; returns how many it were."""
         done = 0
         with self._stepping:
+            with counting(hook, "headwater_archive_errors_total", topic=topic):
+                self._note()
             while done != most and not stop():
                 with counting(hook, "headwater_archive_errors_total", topic=topic):
                     archived = self.archiver.step()
@@ -182,6 +185,14 @@ class PartitionArchive:
                 hook.add("headwater_archived_segments_total", 1, topic=topic)
                 hook.add("headwater_archived_bytes_total", archived.bytes, topic=topic)
         return done
+
+    def _note(self) -> None:
+        """Before anything is archived: let the archive know of the topic."""
+        if self._closed:
+            raise ClosedError(f"{self._partition.label} is closed in this process")
+        if not self._is_noted:
+            self._archives.note_partitions(str(self._settings.archive), self._name, self._count)
+            self._is_noted = True
 
     def pending(self) -> Pending:
         """What waits for the archive; looks at local files only."""
@@ -211,8 +222,9 @@ class PartitionArchive:
         return len(entries), sum(entry.bytes for entry in entries)
 
     def close(self) -> None:
-        """Let go of what the archiver holds."""
-        with self._opening:
+        """Let go of what the archiver holds, once its step has ended."""
+        with self._stepping, self._opening:
+            self._closed = True
             if self._archiver is not None:
                 self._archiver.close()
                 self._archiver = None

@@ -7,8 +7,9 @@ in the log again. Then its owner goes on with an ordinary reader.
 
 from __future__ import annotations
 
+import threading
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headwater._encode import to_name
 from headwater._positions import (
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from headwater._home import Home
     from headwater._types import Record
+
+#: Who has read everything from the archive and committed nothing looks for more this often.
+_MOMENT_S: Final = 0.05
 
 
 class FarReader:
@@ -77,8 +81,10 @@ class FarReader:
             self._sequence = found[-1].sequence + 1
         return found
 
-    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - as a reader's
-        """True when a record can be delivered; what is behind does not wait for what is new."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """True when a record can be delivered; otherwise after a moment, not the whole time."""
+        if timeout != 0 and self._view.durable_sequence <= self._sequence:
+            threading.Event().wait(_MOMENT_S if timeout is None else min(timeout, _MOMENT_S))
         return self._view.durable_sequence > self._sequence
 
     def commit(self, record: Record | None = None, *, sync: bool = False) -> None:

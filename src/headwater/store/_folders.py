@@ -123,12 +123,20 @@ class Folders:
         self._fs.sync_dir(self._home.folder)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time makes and deletes topics."""
+    def existing(self, name: TopicName) -> Iterator[None]:
+        """Nobody deletes topics inside the block. Raises `NotALogError` if this one is gone."""
+        with self._locked(shared=True):
+            if not self.exists(name):
+                raise NotALogError(f"topic {name} was deleted", path=self.path(name))
+            yield
+
+    @contextmanager
+    def _locked(self, *, shared: bool = False) -> Iterator[None]:
+        """One process at a time makes and deletes topics, and nobody uses one meanwhile."""
         make_dir_durably(self._fs, self._home.folder)
         lock = self._fs.open(self._home.path(_LOCK), write=True, create=True)
         try:
-            lock.lock()
+            lock.lock(shared=shared)
             yield
         finally:
             lock.close()

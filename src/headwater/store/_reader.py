@@ -109,13 +109,16 @@ class TopicReader:
             reader.seek(resume)
         return reader
 
-    def _reopened(self, number: int) -> Near:
-        """The same place again, after the log has lost it, or has it again."""
+    def _reopened(self, number: int, max_records: int) -> list[Record]:
+        """The same place again, after the log has lost it, or has it again; and read on there."""
         before = self._held.pop(number)
         sequence = before.sequence
         before.close()
-        found = self._held[number] = self._opened(number, sequence)
-        return found
+        try:
+            found = self._held[number] = self._opened(number, sequence)
+        except LockedError:
+            return []  # another handle was quicker; it goes on from the last commit
+        return found.read_batch(max_records)
 
     # --- delivery ---------------------------------------------------------------------------------
 
@@ -146,15 +149,14 @@ class TopicReader:
     def _read(self, number: int, max_records: int) -> list[Record]:
         reader = self._held[number]
         if isinstance(reader, FarReader):
-            if reader.is_back:
-                reader = self._reopened(number)
-            return reader.read_batch(max_records)
+            back = reader.is_back
+            return self._reopened(number, max_records) if back else reader.read_batch(max_records)
         try:
             return reader.read_batch(max_records)
         except SequenceExpiredError:
             if not self._sources[number].has_archive:
                 raise
-            return self._reopened(number).read_batch(max_records)
+            return self._reopened(number, max_records)
 
     def __iter__(self) -> Iterator[TopicRecord]:
         """What is there in the partitions in hand, up to their tails."""

@@ -10,6 +10,7 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headwater._limits import MAX_SEQUENCE
 from headwater._retention import Outcome, preview, retain, unlink
 from headwater._retention_plan import Policy
 from headwater.errors import HeadwaterError, StorageError
@@ -140,7 +141,7 @@ class Cycle:
         if self._archives is None:
             if not dry_run:
                 move_archive_pin(partition.home, None)
-            return partition.place(None)
+            return partition.place(None)._replace(holds=((_ARCHIVE, MAX_SEQUENCE),))
         try:
             vouched = self._archives[partition.number].vouched()
             if not dry_run:

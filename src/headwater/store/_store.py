@@ -135,6 +135,7 @@ class Store:
             settings,
             self._archives,
             self._hook,
+            self._folders.existing,
         )
         self._worker.add(topic)
         if self._background and (settings.archive or settings.retention):
@@ -203,9 +204,13 @@ class Store:
     # --- background -------------------------------------------------------------------------------
 
     def open_topics(self) -> list[Topic]:
-        """Open every topic that is there or configured; what `headwater store run` looks after."""
-        names = dict.fromkeys([*self.topics(), *self._config.topics])
-        return [self.topic(name) for name in names]
+        """Open every topic that is there, and let go of those that were deleted elsewhere."""
+        there = self._folders.names()
+        with self._opening:
+            for name in [name for name in self._topics if name not in there]:
+                self._worker.drop(str(name))
+                self._topics.pop(name).close()
+        return [self.topic(str(name), create=False) for name in there]
 
     def start(self) -> None:
         """Start the background threads, whatever `background` said."""

@@ -16,7 +16,7 @@ from headwater._crc import crc32
 from headwater._encode import to_name
 from headwater._pins import remove_pin, set_pin
 from headwater._view import LogView
-from headwater.errors import InvalidInputError, LockedError
+from headwater.errors import ClosedError, InvalidInputError, LockedError
 from headwater.store._archives import PartitionArchive
 from headwater.store._columns import Columns
 from headwater.store._gate import Gate
@@ -28,7 +28,8 @@ from headwater.store._settings import DeleterConfig
 from headwater.store._stats import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
@@ -59,7 +60,11 @@ class Topic:
         settings: Settings,
         archives: Archives,
         hook: Hook,
+        existing: Callable[[TopicName], AbstractContextManager[None]],
     ) -> None:
+        self._full_name = name
+        self._existing = existing
+        self._closed = False
         self.name = str(name)
         self.home = home
         self.settings = settings
@@ -270,7 +275,8 @@ class Topic:
         """
         to_name(name, "a reader's name")
         sources = [self._source(number) for number in range(len(self._partitions))]
-        reader = open_topic_reader(name, sources, start, self.home)
+        with self._existing(self._full_name):
+            reader = open_topic_reader(name, sources, start, self.home)
         self._readers = [r for r in self._readers if not r.closed] + [reader]
         return reader
 
@@ -355,7 +361,9 @@ class Topic:
         `consumed` also lets go what every reader has left behind. `dry_run` only reports.
         """
         limits = config or self.settings.retention or _NO_LIMITS
-        with self._retaining:
+        with self._retaining, self._existing(self._full_name):
+            if self._closed:
+                raise ClosedError(f"topic {self.name} is closed in this process: open it again")
             return self._cycle.run(
                 limits,
                 allow_unarchived=self.settings.allow_unarchived,
@@ -392,6 +400,8 @@ class Topic:
 
     def close(self) -> None:
         """Close readers, archives and logs; idempotent."""
+        with self._retaining:
+            self._closed = True
         for reader in self._readers:
             reader.close()
         for archive in self._archives or ():

@@ -92,7 +92,10 @@ class Worker:
     ) -> threading.Thread:
         def run() -> None:
             while not self._ended.is_set():
-                step()
+                try:
+                    step()
+                except Exception:  # what nobody foresaw ends a step, not the service
+                    logger.exception("the %s failed in a way that is not ours; it goes on", what)
                 if wanted.wait(pause_s) and wanted is not self._ended:
                     wanted.clear()
 
