@@ -212,6 +212,30 @@ def test_reader_in_the_archive_commits_and_goes_on_there(shop: Shop) -> None:
         assert not reader.wait(0)
 
 
+def test_record_whose_segment_was_deleted_meanwhile_can_be_committed(shop: Shop) -> None:
+    """Delivered here, committed when only the archive has it: the place counts all the same."""
+    topic = shop.topic(limits(archive=True, time_minutes=1))
+    fill(topic, 6)
+    topic.archive()
+    with topic.reader("r") as reader:
+        batch = reader.read_batch(4)
+        shop.wait_minutes(10)
+        assert len(topic.retain().deleted) == 5
+        reader.commit(batch[1])
+        assert places(reader) == [(0, 4), (0, 5)]
+    with topic.reader("r") as reader:
+        assert places(reader.read_batch(2)) == [(0, 2), (0, 3)]
+        reader.commit()
+
+
+def test_history_of_a_topic_that_has_not_begun_is_empty(shop: Shop) -> None:
+    """Looking makes nothing."""
+    topic = shop.topic()
+    for start in (None, "earliest", "latest", "strict", 0):
+        assert list(topic.history(start)) == []
+    assert not topic.has_begun
+
+
 def test_handle_of_a_reader_in_the_archive_is_the_only_one(shop: Shop) -> None:
     """The lease is the same; a log's own handle of the name is refused meanwhile."""
     topic = forgotten(shop, 3)

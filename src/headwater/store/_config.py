@@ -8,6 +8,7 @@ missing limit is no limit. Every error names file, key and value, and what would
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import ConfigError, InvalidInputError
@@ -23,7 +24,7 @@ from headwater.store._settings import (
 from headwater.store._source import read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from os import PathLike
 
     from headwater.fs import FileSystem
@@ -103,14 +104,11 @@ class _Reader:
         for key in value:
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, 1)
-                hint = f"{near[0]}?" if near else f"one of {', '.join(known)}"
+                hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(known)}"
                 place = f"{where}.{key}" if where else str(key)
                 raise ConfigError(
                     f"{self.source}: {place}: there is no such key (its value is {value[key]!r}): "
-                    f"did you mean {hint}"
-                    if near
-                    else f"{self.source}: {place}: there is no such key (its value is "
-                    f"{value[key]!r}): give {hint}"
+                    f"{hint}"
                 )
         return value
 
@@ -246,15 +244,13 @@ def load_config(
     """
     if config is None:
         return to_config({}, "defaults")
-    if isinstance(config, dict):
-        return to_config(config, "config")
-    path = absolute(config)  # type: ignore[arg-type]
+    if isinstance(config, Mapping):
+        return to_config(dict(config), "config")
+    path = absolute(config)
     found = to_config(read_document(fs, path), path)
     folder = path.rpartition("/")[0]
-    if found.root is not None:
-        found = found._replace(
-            root=absolute(f"{folder}/{found.root}") if _is_relative(found.root) else found.root
-        )
+    if found.root is not None and _is_relative(found.root):
+        found = found._replace(root=absolute(f"{folder}/{found.root}"))
     for level in (found.defaults, *found.namespaces.values(), *found.topics.values()):
         url = level.values.get("archive")
         if isinstance(url, str) and _is_relative(url):

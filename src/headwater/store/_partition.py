@@ -142,8 +142,8 @@ class Partition:
             view.close()
 
     def place(self, archived: Vouched | None, unknown: tuple[tuple[str, str], ...] = ()) -> Place:
-        """What retention has to know of this partition."""
-        log = self.log()
+        """What retention has to know of this partition; what is unknown is not looked for."""
+        log = None if unknown else self.log()
         durable = None if log is None else log.durable_sequence
         manifests = ManifestWriter(self.home.fs, self.home.folder)
         return Place(self.home, manifests, self.number, durable, archived, unknown=unknown)

@@ -211,7 +211,20 @@ class TopicReader:
                 f"partition {record.partition} is not in the hands of this handle of reader "
                 f"{self.name!r} any more: another one delivers the record again"
             )
-        held.commit(Record(*record[1:]), sync=sync)
+        try:
+            held.commit(Record(*record[1:]), sync=sync)
+        except SequenceExpiredError:
+            self._committed_far(held, record, sync=sync)
+
+    def _committed_far(self, held: Near, record: TopicRecord, *, sync: bool) -> None:
+        """Commit a record that was delivered, and whose segment was deleted meanwhile."""
+        source = self._sources[record.partition]
+        if not source.has_archive:
+            raise SequenceExpiredError(record.sequence + 1, source.log.start_sequence)
+        self._held.pop(record.partition).close()
+        far = FarReader(source.home, self.name, source.records, held.sequence)
+        self._held[record.partition] = far
+        far.commit(Record(*record[1:]), sync=sync)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -263,8 +276,8 @@ def open_topic_reader(
 def _register(name: str, source: Source, start: Start | str) -> None:
     if load_stored(source.home, name) is not None:
         return
-    sequence = source.sequence_at(start)  # makes the log where it is missing
-    first = source.log.start_sequence
+    first = source.log.start_sequence  # makes the log where it is missing
+    sequence = source.sequence_at(start)
     if sequence < first and not source.has_archive:
         raise SequenceExpiredError(sequence, first)
     with suppress(LockedError):  # another handle of the name is doing it

@@ -57,9 +57,13 @@ class Source:
                 f'start must be "strict", "earliest", "latest", a sequence or an aware datetime, '
                 f"not {start!r}"
             )
-        if self._archive is None:
-            return self.log.sequence_at(cast("Start", start))
-        return self._archive.history().sequence_at(cast("Start", start))
+        wanted = cast("Start", start)
+        if self._archive is not None:
+            return self._archive.history().sequence_at(wanted)
+        log = self._partition.log()
+        if log is None:  # empty: every start is its beginning, but a number that is given
+            return wanted if isinstance(wanted, int) else 0
+        return log.sequence_at(wanted)
 
     def records(self, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
         """The records from `start` (default: the first there is) up to `stop`, or to the tail."""

@@ -138,22 +138,24 @@ class Cycle:
 
     def _place(self, partition: Partition, *, dry_run: bool) -> Place:
         """A partition with the archive's word about it; without one nothing of it goes."""
-        if self._archives is None:
-            if not dry_run:
-                move_archive_pin(partition.home, None)
-            return partition.place(None)._replace(holds=((_ARCHIVE, MAX_SEQUENCE),))
         try:
-            vouched = self._archives[partition.number].vouched()
-            if not dry_run:
-                move_archive_pin(partition.home, vouched.stop)
+            return self._known_place(partition, dry_run=dry_run)
         except HeadwaterError as error:
+            who = "the log" if self._archives is None else _ARCHIVE
             logger.warning(
-                "%s: nothing is deleted while the archive cannot be asked: %s",
-                partition.label,
-                error,
+                "%s: nothing is deleted while %s cannot be asked: %s", partition.label, who, error
             )
-            return partition.place(None, ((_ARCHIVE, str(error)),))
-        return partition.place(vouched)._replace(holds=((_ARCHIVE, vouched.stop),))
+            return partition.place(None, ((who, str(error)),))
+
+    def _known_place(self, partition: Partition, *, dry_run: bool) -> Place:
+        vouched = None
+        if self._archives is not None:
+            vouched = self._archives[partition.number].vouched()
+        stop = None if vouched is None else vouched.stop
+        if not dry_run:
+            move_archive_pin(partition.home, stop)
+        held = MAX_SEQUENCE if stop is None else stop
+        return partition.place(vouched)._replace(holds=((_ARCHIVE, held),))
 
     def _warn(self, outcome: Outcome) -> None:
         """Say once what is over a limit and must stay; again when that changes."""
