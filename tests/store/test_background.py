@@ -22,6 +22,7 @@ from headwater.testing import Fault
 from tests.store.shop import ARCHIVE, BIG, NAME, ROOT, Shop, fill, limits, shop, values
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["shop"]
@@ -130,6 +131,29 @@ def test_worker_archives_and_deletes_when_it_is_due(shop: Shop) -> None:
     store.step()
     assert shop.segments()[0] == 2
     assert values(topic) == [0, 1, 2]
+
+
+def test_topics_take_turns_at_the_archive(shop: Shop) -> None:
+    """One with much to archive does not keep another waiting until it is done."""
+    store = shop.store(limits(archive=True))
+    busy, brief = store.topic(NAME), store.topic("sales/brief")
+    fill(busy, 21)
+    fill(brief, 2)
+    order: list[str] = []
+    for topic in (busy, brief):
+        archive = topic.archive_of(0)
+        assert archive is not None
+        honest = archive.archiver.step
+
+        def step(honest: Callable[[], object] = honest, name: str = topic.name) -> object:
+            order.append(name)
+            return honest()
+
+        archive.archiver.step = step  # type: ignore[method-assign, assignment]
+    store.step()
+    assert (busy.waiting_bytes(), brief.waiting_bytes()) == (0, 0)
+    assert order.index("sales/brief") <= 4
+    assert order.count(NAME) >= 20
 
 
 def test_cycle_that_fails_is_logged_and_the_next_one_comes(

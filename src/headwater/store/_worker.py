@@ -30,7 +30,7 @@ ARCHIVE_PAUSE_S: Final = 30.0
 #: How often it is looked which deleter is due.
 _DELETER_LOOK_S: Final = 1.0
 _TIDY_EVERY_S: Final = 3600.0
-#: Segments that are archived before it is looked whether the topic is too large.
+#: Segments of a partition that are archived in one turn.
 _STRIDE: Final = 4
 
 
@@ -102,35 +102,43 @@ class Worker:
         return threading.Thread(target=run, name=f"headwater-{what}", daemon=True)
 
     def step_archiver(self) -> None:
-        """Archive what is sealed and due, topic by topic."""
-        for care in self._cares.values():
-            now_s = self._monotonic()
-            due = care.topic.settings.archive is not None and not care.is_lost
-            if self._ended.is_set() or not due or now_s < care.archive_due_s:
-                continue
-            try:
-                self._archive(care, now_s)
-                care.failing = ""
-            except LockedError:
-                care.archive_due_s = now_s + ARCHIVE_PAUSE_S  # another process is at it
-            except HeadwaterError as error:
-                care.archive_due_s = now_s + ARCHIVE_PAUSE_S
-                care.is_lost = is_final(error)
-                self._complain(care, error)
+        """Archive what is sealed and due; the topics take turns, so that none starves another."""
+        waiting = list(self._cares.values())
+        while waiting and not self._ended.is_set():
+            waiting = [care for care in waiting if self._take_turn(care)]
 
-    def _archive(self, care: _Care, now_s: float) -> None:
-        topic = care.topic
+    def _take_turn(self, care: _Care) -> bool:
+        """Archive a few segments of a topic; True when there may be more."""
+        now_s = self._monotonic()
+        if care.topic.settings.archive is None or care.is_lost or now_s < care.archive_due_s:
+            return False
+        try:
+            more = self._archive(care, now_s)
+            care.failing = ""
+        except LockedError:
+            care.archive_due_s = now_s + ARCHIVE_PAUSE_S  # another process is at it
+        except HeadwaterError as error:
+            care.archive_due_s = now_s + ARCHIVE_PAUSE_S
+            care.is_lost = is_final(error)
+            self._complain(care, error)
+        else:
+            return more
+        return False
+
+    def _archive(self, care: _Care, now_s: float) -> bool:
+        topic, more = care.topic, False
         for number in range(topic.partitions):
             archive = topic.archive_of(number)
             if archive is None or not topic.partition(number).has_begun:
                 continue
-            while archive.pending().segments and not self._ended.is_set():
-                if not archive.run(self._ended.is_set, self._hook, topic.name, _STRIDE):
-                    break
+            if archive.pending().segments:
+                done = archive.run(self._ended.is_set, self._hook, topic.name, _STRIDE)
+                more |= done == _STRIDE
                 self._hasten(care)
-        if now_s >= care.tidy_due_s:
+        if now_s >= care.tidy_due_s and not more:
             care.tidy_due_s = now_s + _TIDY_EVERY_S
             self._tidy(topic)
+        return more
 
     def _tidy(self, topic: Topic) -> None:
         """What the archive need not keep goes; what it has is counted."""
