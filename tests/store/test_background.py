@@ -403,7 +403,9 @@ def test_prometheus_reads_the_numbers(tmp_path: Path) -> None:
 def test_every_name_of_the_table_is_told(shop: Shop) -> None:
     """No name without a number behind it: a life with archive, limits, faults and a recovery."""
     config = limits(archive=True, time_minutes=1)
-    config["defaults"] = {**config["defaults"], "max_unarchived_mb": 0.01}  # type: ignore[dict-item]
+    defaults = config["defaults"]
+    assert isinstance(defaults, dict)
+    defaults["max_unarchived_mb"] = 0.01
     store = shop.store(config)
     topic = store.topic(NAME)
     with pytest.raises(OverloadedError):
