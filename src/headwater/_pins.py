@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from headwater._encode import to_name
 from headwater._layout import Field, Layout
 from headwater._positions import readers_lock
-from headwater._slots import SLOT_FILE_BYTES, new_slot_file, parse_slot_file
+from headwater._slots import new_slot_file, parse_slot_file
 from headwater.errors import CorruptionError, SequenceExpiredError, StorageError
-from headwater.fs import make_dir_durably, replace_file
+from headwater.fs import make_dir_durably, read_whole, replace_file
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -44,16 +44,10 @@ def pin_names(home: Home) -> list[str]:
 def load_pin(home: Home, name: str) -> int | None:
     """Where a pin is; None when there is none of that name. Raises `CorruptionError`."""
     path = _path(home, name)
-    try:
-        file = home.fs.open(path)
-    except StorageError as error:
-        if error.errno == errno.ENOENT:
-            return None
-        raise
-    try:
-        slots = parse_slot_file(MAGIC, file.read(0, SLOT_FILE_BYTES))
-    finally:
-        file.close()
+    data = read_whole(home.fs, path)
+    if data is None:
+        return None
+    slots = parse_slot_file(MAGIC, data)
     if not slots or len(slots[0].payload) != PIN.size:
         raise CorruptionError(
             f"{path}: no whole copy of the pin: set it again, or remove it; nothing is deleted by "
