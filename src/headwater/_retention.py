@@ -120,7 +120,7 @@ def gather(home: Home, manifest: Manifest, *, stable: bool, measured: bool = Fal
             holds[who] = sequence
     sealed = [_sealed(home, entry, measured=measured) for entry in manifest.files]
     active = manifest.active_file.file_sequence
-    size = _measure(home, active)[0] if measured else 0
+    size = _active_bytes(home, active) if measured else 0
     now_ns = home.clock_ns() if measured else 0
     return Facts(sealed, active, floors, unreadable, holds, active_bytes=size, now_ns=now_ns)
 
@@ -144,6 +144,16 @@ def _sealed(home: Home, entry: FileEntry, *, measured: bool) -> Sealed:
             return found._replace(missing=True)
         return found._replace(error=str(error))
     return found._replace(size_bytes=size, changed_ns=changed_ns)
+
+
+def _active_bytes(home: Home, number: int) -> int:
+    """Blocks of the active segment; none while the log is just being made."""
+    try:
+        return _measure(home, number)[0]
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return 0
+        raise
 
 
 def _measure(home: Home, number: int) -> tuple[int, int]:

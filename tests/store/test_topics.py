@@ -230,6 +230,24 @@ def test_topic_that_gets_an_archive_later_can_be_restored(shop: Shop) -> None:
     assert fresh.restore_topic(NAME).partitions == 2
 
 
+def test_log_whose_making_was_cut_short_is_empty_until_somebody_writes(shop: Shop) -> None:
+    """The manifest is there and no segment: whoever looks sees nothing, and no error."""
+    store = shop.store(limits())
+    store.topic(NAME)
+    shop.fs.fail_when(lambda o: o.kind == "create" and o.path.endswith("0.q"), Fault.CRASH)
+    with pytest.raises(Crash):
+        store.topic(NAME).append(b"lost")
+    abandon(store)
+    shop.fs = shop.fs.after_process_crash()
+    topic = shop.store(limits()).topic(NAME)
+    assert topic.has_begun
+    assert list(topic.history()) == []
+    assert not topic.stats()[0].begun
+    assert topic.retain().segments == ()
+    assert topic.append(b"first") == 0
+    assert [record.value for record in topic.history()] == [b"first"]
+
+
 def perform(store: Store, act: str) -> None:
     """Make a topic, or delete one."""
     if act == "create":

@@ -7,13 +7,14 @@ only looks uses the writer's handle when it is here, else one of its own.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._log import open_home
 from headwater._manifest_store import MANIFEST, ManifestWriter
 from headwater._retention import Place
 from headwater._view import LogView, segment_number
-from headwater.errors import ClosedError, LockedError, StorageError
+from headwater.errors import ClosedError, LockedError, NotALogError, StorageError
 from headwater.store._archive_pin import begin_archive_pin
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Partition:
         with self._opening:
             self._check()
             if self._looker is None:
-                self._looker = open_home(self.home, mode="r")
+                with suppress(NotALogError):  # its making was cut short: the next writer ends it
+                    self._looker = open_home(self.home, mode="r")
             return self._looker
 
     def made(self) -> Log:
