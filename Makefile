@@ -6,6 +6,9 @@ READY := $(VENV)/ready
 # What the log is measured against stays out of the environment that it is developed in.
 BENCH_VENV := .venv-bench
 BENCH_READY := $(BENCH_VENV)/ready
+# Object stores for the tests, on loopback; what they depend on is nothing for us.
+SERVERS := $(VENV)/servers
+SERVERS_READY := $(SERVERS)/ready
 # Two workers: the suite must be quick on two cores and is written to run in parallel.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -21,7 +24,7 @@ help: ## show this list
 demo: $(READY) ## the log at work on a temporary folder, in under a minute
 	$(BIN)/headwater demo
 
-test: $(READY) ## the test suite
+test: $(READY) $(SERVERS_READY) ## the test suite
 	$(PYTEST)
 
 lint: lint-format lint-rules lint-types ## format, lint and types, without the tests
@@ -40,8 +43,9 @@ check: lint test ## everything CI runs: lint, tests, documentation blocks
 bench: $(BENCH_READY) ## measure against other stores and print the ratio table
 	$(BENCH_VENV)/bin/python -m headwater_bench --install-servers
 	$(BENCH_VENV)/bin/python -m headwater_bench._events_run
+	$(BENCH_VENV)/bin/python -m headwater_bench._retention
 
-soak: $(READY) ## the suite with the long runs and many more generated cases
+soak: $(READY) $(SERVERS_READY) ## the suite with the long runs and many more generated cases
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600
 
 format: $(READY) ## rewrite the sources in the one format and fix what lint can fix
@@ -60,4 +64,9 @@ $(READY): pyproject.toml src/headwater/_native.c
 $(BENCH_READY): pyproject.toml benchmarks/pyproject.toml src/headwater/_native.c
 	$(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet --editable . --editable benchmarks
+	touch $@
+
+$(SERVERS_READY): tests/archive/servers.txt | $(READY)
+	$(PYTHON) -m venv $(SERVERS)
+	$(SERVERS)/bin/python -m pip install --quiet --requirement $<
 	touch $@

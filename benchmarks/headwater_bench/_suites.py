@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Name -> module.
 SUITES = {
     "core": "headwater_bench._core",
+    "topics": "headwater_bench._topics",
 }
 
 

@@ -72,10 +72,10 @@ def open_slow(path: Path) -> headwater.Log:
     return open_home(Home(_SlowFS(), str(path)), durability="sync")
 
 
-def make_sealed(path: Path, sealed: int) -> None:
+def make_sealed(path: Path, sealed: int, segment_bytes: int = _SEGMENT_BYTES) -> None:
     """A log with so many sealed segments of one record each, and one record in the active one."""
     home = Home(_UnsyncedFS(), str(path), background=False)
-    log = open_home(home, durability="os", segment_bytes=_SEGMENT_BYTES)
+    log = open_home(home, durability="os", segment_bytes=segment_bytes)
     try:
         for number in range(sealed):
             log.append(number.to_bytes(8, "big"))

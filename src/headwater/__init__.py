@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headwater import aio
     from headwater._repair import repair_path as repair
     from headwater._verify import verify_path as verify
+    from headwater.store import Store
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ __all__ = [
     "RepairReport",
     "Retained",
     "SegmentInfo",
+    "Store",
     "VerifyReport",
     "aio",
     "open",
@@ -54,6 +56,7 @@ __all__ = [
 
 #: Loaded when they are first used: not everybody wants asyncio, or has something to repair.
 _LATER = {
+    "Store": ("headwater.store", "Store"),
     "aio": ("headwater.aio", None),
     "repair": ("headwater._repair", "repair_path"),
     "verify": ("headwater._verify", "verify_path"),

@@ -7,15 +7,16 @@ retention, which only removes, can work in different processes and never undo ea
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headwater._manifest import Manifest, parse_manifest
 from headwater._slots import PointerSlots
 from headwater.errors import ManifestCorrupted
+from headwater.fs import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from headwater.fs import FileSystem
 
@@ -110,11 +111,5 @@ class ManifestWriter:
             raise ManifestCorrupted(f"{path} is missing, and the pointer names it", path=path)
         return parse_manifest(data, path)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self._fs.open(f"{self._folder}/{MANIFEST_LOCK}", write=True, create=True)
-        try:
-            lock.lock()
-            yield
-        finally:
-            lock.close()
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._fs, f"{self._folder}/{MANIFEST_LOCK}")

@@ -441,20 +441,26 @@ def resolve_start(view: LogView, start: Start) -> int:
     if start == "latest":
         return view.next_sequence
     if isinstance(start, datetime):
-        seconds, rest = divmod(start - _EPOCH, timedelta(seconds=1))
-        return view.locate_time(seconds * 10**9 + rest // timedelta(microseconds=1) * 1000)
+        return view.locate_time(to_time_ns(start))
     return start
 
 
 def check_start(start: object) -> None:
     """Refuse what does not say where to begin."""
     if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
+        to_time_ns(start)
     elif start not in ("earliest", "latest") and (type(start) is not int or start < 0):
         raise InvalidInputError(
             f'start must be "earliest", "latest", a sequence or an aware datetime, not {start!r}'
         )
+
+
+def to_time_ns(start: datetime) -> int:
+    """An aware datetime as nanoseconds of the epoch."""
+    if start.tzinfo is None:
+        raise InvalidInputError("a datetime without time zone is ambiguous: use an aware one")
+    seconds, rest = divmod(start - _EPOCH, timedelta(seconds=1))
+    return seconds * 10**9 + rest // timedelta(microseconds=1) * 1000
 
 
 def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -> Reader:

@@ -22,7 +22,6 @@ from headwater._types import Position
 from headwater._verify_files import (
     ReaderFile,
     check_index,
-    content,
     enters,
     leads,
     parsed_index,
@@ -32,7 +31,7 @@ from headwater._verify_files import (
 from headwater._view import frame_times
 from headwater._watermark import WATERMARK, read_watermark
 from headwater.errors import CorruptionError, LockedError, UnsupportedError
-from headwater.fs import replace_file
+from headwater.fs import read_whole, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,7 +223,7 @@ class SmallFiles:
             if not name.endswith(GROUP):
                 continue
             try:
-                parse_group(content(self._home.fs, path) or b"", path)
+                parse_group(read_whole(self._home.fs, path) or b"", path)
             except UnsupportedError:
                 continue
             except CorruptionError:

@@ -20,9 +20,10 @@ from headwater._segment import (
     parse_segment_id,
     segment_path,
 )
-from headwater._verify_files import content, read_state
+from headwater._verify_files import read_state
 from headwater._verify_segment import headers_behind
 from headwater.errors import CorruptionError
+from headwater.fs import read_whole
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -48,7 +49,7 @@ def slots(home: Home) -> list[Manifest]:
     for slot in (1, 2):
         path = home.path(f"{MANIFEST}.{slot}")
         try:
-            manifest = parse_manifest(content(home.fs, path) or b"", path)
+            manifest = parse_manifest(read_whole(home.fs, path) or b"", path)
             list(manifest.files)
         except CorruptionError:
             continue
@@ -103,11 +104,11 @@ def log_id_of(home: Home, heads: dict[int, SegmentHeader | bytes | None]) -> byt
     candidates += [state.log_id] if state is not None else []
     for name in home.fs.list(home.folder):
         if name.endswith(INDEX_SUFFIX):
-            data = content(home.fs, home.path(name)) or b""
+            data = read_whole(home.fs, home.path(name)) or b""
             at = INDEX_HEAD.offsets["log_id"]
             candidates.append(data[at : at + 16])
     for number in heads:
-        data = content(home.fs, segment_path(home.folder, number)) or b""
+        data = read_whole(home.fs, segment_path(home.folder, number)) or b""
         for candidate in candidates:
             seed = place_seed(candidate, number)
             if next(headers_behind(memoryview(data), FIRST_FRAME, seed), None) is not None:

@@ -10,13 +10,12 @@ Both only ever overwrite the copy that no power cut could make the current one.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater._crc import crc32
 from headwater._layout import Field, Layout
-from headwater.errors import LockedError, PoisonedError, StorageError, UnsupportedError
-from headwater.fs import replace_file
+from headwater.errors import LockedError, PoisonedError, UnsupportedError
+from headwater.fs import read_whole, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,11 +203,11 @@ class PointerSlots:
 
     def pointer(self) -> bytes | None:
         """The pointer's content; None when there is none."""
-        return self._content(self.pointer_path)
+        return read_whole(self._fs, self.pointer_path)
 
     def content(self, slot: int) -> bytes | None:
         """A copy's content; None when it is missing."""
-        return self._content(self.slot_path(slot))
+        return read_whole(self._fs, self.slot_path(slot))
 
     def create(self, data: bytes) -> None:
         """Both copies, then the pointer by rename; a crash in between leaves no pointer."""
@@ -264,15 +263,3 @@ class PointerSlots:
             file.close()
         if is_new:
             self._fs.sync_dir(self._folder)
-
-    def _content(self, path: str) -> bytes | None:
-        try:
-            file = self._fs.open(path)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()

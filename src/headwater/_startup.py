@@ -120,16 +120,19 @@ def check_folder(home: Home, *, create: bool) -> bool:
 
 def take_lock(home: Home) -> File:
     """Become the log's writer. Raises `LockedError` that names who is."""
-    lock = home.fs.open(home.lock, write=True, create=True)
-    try:
-        holder = None if lock_patiently(lock) else parse_note(lock.read(0, 4096))
-        if holder is None:
-            note_holder(home, lock, None)
-            return lock
-    except BaseException:
+    while True:
+        lock = home.fs.open(home.lock, write=True, create=True)
+        try:
+            holder = None if lock_patiently(lock) else parse_note(lock.read(0, 4096))
+            if holder is None and lock.same_as_path():
+                note_holder(home, lock, None)
+                return lock
+        except BaseException:
+            lock.close()
+            raise
         lock.close()
-        raise
-    lock.close()
+        if holder is not None:
+            break  # otherwise the folder was deleted, and perhaps made again, on the way
     pid, started = holder.get("pid"), holder.get("started")
     raise LockedError(
         f"{home.folder} is open for writing in process {pid} since {started}: "
@@ -323,7 +326,7 @@ def _finish_roll(
     if control is None:
         return old, found
     header = next_header(old.header, control, home.clock_ns())
-    _blank_next(home, header)
+    blank_next(home, header)
     new, first = begin_segment(home, header, control, found.producers, again=False)
     adopt(manifests, sealed_entry(old, found.sequence, found.position), new)
     old.close()
@@ -338,7 +341,7 @@ def _finish_roll(
     )
 
 
-def _blank_next(home: Home, header: SegmentHeader) -> None:
+def blank_next(home: Home, header: SegmentHeader) -> None:
     """The next file may be missing, prepared, or a beginning of this very segment: blank it."""
     path = segment_path(home.folder, header.segment_id)
     if not home.fs.exists(path):

@@ -122,3 +122,12 @@ class Retained(NamedTuple):
     segment_id: int
     delete: bool
     reason: str
+    #: What made it go: "consumed", "time", "size" or "missing"; empty when it stays.
+    rule: str = ""
+    partition: int = 0
+    #: Its records are `start` to `stop`, exclusive.
+    start: int = 0
+    stop: int = 0
+    #: Blocks on the disk, and seconds since the file changed; 0 where no limit asks for them.
+    size_bytes: int = 0
+    age_s: float = 0.0

@@ -36,7 +36,6 @@ from headwater._verify_files import (
     check_index,
     check_manifest,
     check_reader,
-    content,
     leftovers,
     parsed_index,
     read_readers,
@@ -49,7 +48,7 @@ from headwater.errors import (
     ManifestNotFound,
     UnsupportedError,
 )
-from headwater.fs import absolute
+from headwater.fs import absolute, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,11 +92,11 @@ class _Moment(NamedTuple):
         """As it is now."""
         fs = home.fs
         slots = (
-            content(fs, home.path(f"{MANIFEST}.1")),
-            content(fs, home.path(f"{MANIFEST}.2")),
+            read_whole(fs, home.path(f"{MANIFEST}.1")),
+            read_whole(fs, home.path(f"{MANIFEST}.2")),
         )
-        pointer = content(fs, home.path(f"{MANIFEST}.current"))
-        return cls(pointer, slots, content(fs, home.index_meta), read_state(home))
+        pointer = read_whole(fs, home.path(f"{MANIFEST}.current"))
+        return cls(pointer, slots, read_whole(fs, home.index_meta), read_state(home))
 
 
 class _Ended(NamedTuple):
@@ -217,7 +216,7 @@ class Verification:
                 segment.close()
 
     def _active_bytes(self, manifest: Manifest) -> int:
-        data = content(self.home.fs, self.home.index_meta) or b""
+        data = read_whole(self.home.fs, self.home.index_meta) or b""
         offset = int.from_bytes(data[8:16], "little")
         active = manifest.active_file
         same = int.from_bytes(data[:8], "little") == active.file_sequence

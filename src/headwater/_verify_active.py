@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater._segment import FIRST_FRAME, read_header, segment_path
-from headwater._verify_files import REPAIR, content, leads
+from headwater._verify_files import REPAIR, leads
 from headwater._walk import used_stop, vouching_frame
 from headwater._watermark import read_watermark
 from headwater.errors import CorruptionError, StorageError, UnsupportedError
+from headwater.fs import read_whole
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -59,7 +60,7 @@ def is_unborn(home: Home, manifest: Manifest) -> bool:
     path = segment_path(home.folder, 0)
     if not home.fs.exists(path):
         return True
-    data = content(home.fs, path) or b""
+    data = read_whole(home.fs, path) or b""
     return not any(data)
 
 

@@ -6,7 +6,6 @@ to know about that the log copes with by itself. Nothing is written.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +29,8 @@ from headwater._state import DURABLE, EPOCH, NEXT, STATE
 from headwater._state import MAGIC as STATE_MAGIC
 from headwater._types import Problem
 from headwater._wakeup import WAKE_FOLDER
-from headwater.errors import CorruptionError, StorageError, UnsupportedError
+from headwater.errors import CorruptionError, UnsupportedError
+from headwater.fs import read_whole
 
 if TYPE_CHECKING:
     from headwater._home import Home
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from headwater._manifest import Manifest
     from headwater._positions import Stored
     from headwater._verify_segment import Scan
-    from headwater.fs import FileSystem
 
 #: Folders into which `repair` puts what it changes.
 BACKUP_PREFIX: Final = "repair-"
@@ -98,20 +97,6 @@ class Findings:
         self.notes += other.notes
 
 
-def content(fs: FileSystem, path: str) -> bytes | None:
-    """What a file holds; None when it is missing."""
-    try:
-        file = fs.open(path)
-    except StorageError as error:
-        if error.errno == errno.ENOENT:
-            return None
-        raise
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
-
-
 # --- the manifest ---------------------------------------------------------------------------------
 
 
@@ -136,7 +121,7 @@ def check_manifest(home: Home, manifest: Manifest) -> Findings:
     for entry in entries:
         if entry.end_sequence < entry.start_sequence:
             found.problem(path, f"the manifest has no record for {entry.path}; {REPAIR}")
-    pointer = content(home.fs, home.path(f"{MANIFEST}.current"))
+    pointer = read_whole(home.fs, home.path(f"{MANIFEST}.current"))
     if pointer in (b"\x01", b"\x02"):
         _check_other_slot(home, 3 - pointer[0], found)
     return found
@@ -144,7 +129,7 @@ def check_manifest(home: Home, manifest: Manifest) -> Findings:
 
 def _check_other_slot(home: Home, slot: int, found: Findings) -> None:
     path = home.path(f"{MANIFEST}.{slot}")
-    data = content(home.fs, path)
+    data = read_whole(home.fs, path)
     try:
         if data is None:
             found.notes.append(f"{path} is missing; the next change of the manifest writes it")
@@ -170,7 +155,7 @@ class Published(NamedTuple):
 
 def read_state(home: Home) -> Published | None:
     """The words of the `state` file; None when there is none, or another file in its place."""
-    data = content(home.fs, home.state)
+    data = read_whole(home.fs, home.state)
     start = STATE.offsets["boot_id"]
     if data is None or len(data) < STATE.size or not data.startswith(STATE_MAGIC):
         return None
@@ -210,7 +195,7 @@ def check_index(home: Home, number: int, scan: Scan, index: SparseIndex) -> Find
 def parsed_index(home: Home, number: int, log_id: bytes) -> tuple[SparseIndex | None, str | None]:
     """The sparse index of a segment, and a note when its file is not one."""
     name = f"{number:09d}{INDEX_SUFFIX}"
-    data = content(home.fs, home.path(name))
+    data = read_whole(home.fs, home.path(name))
     if data is None:
         return None, None
     index = parse_index(data, log_id, number)
@@ -227,7 +212,7 @@ def check_inbox(home: Home) -> Findings:
         if not name.endswith(GROUP):
             found.notes.append(f"{path} was left over or set aside")
             continue
-        data = content(home.fs, path)
+        data = read_whole(home.fs, path)
         if data is None:
             continue  # drained meanwhile
         try:
@@ -280,7 +265,7 @@ def read_readers(home: Home) -> list[ReaderFile]:
         if not file_name.endswith(META):
             continue
         name, path = file_name.removesuffix(META), f"{home.readers}/{file_name}"
-        data = content(home.fs, path)
+        data = read_whole(home.fs, path)
         if data is None:
             continue  # deleted meanwhile
         whole = None

@@ -133,6 +133,17 @@ class NameContract(FileSystemContract):
         with refused(errno.ENOENT):
             fs.mtime_ns(f"{folder}/no")
 
+    def test_usage_is_blocks_and_time_of_the_last_change(
+        self, fs: FileSystem, folder: str, file: File
+    ) -> None:
+        """What the open file says of its blocks, and the file system of its time."""
+        file.allocate(100_000)
+        found = fs.usage(file.path)
+        assert found.allocated_bytes == file.allocated_bytes() >= 100_000
+        assert found.mtime_ns == fs.mtime_ns(file.path)
+        with refused(errno.ENOENT):
+            fs.usage(f"{folder}/no")
+
     def test_mtime_is_the_time_of_the_last_change(self, fs: FileSystem, file: File) -> None:
         """The time of a file that has just been written is about now, and never goes back."""
         before = fs.mtime_ns(file.path)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pytest
 
     from headwater._recovery import Recovered
+    from headwater._retention_plan import Facts
 
 
 def skip_a_folder_sync(patch: pytest.MonkeyPatch) -> None:
@@ -60,7 +61,7 @@ def delete_one_segment_too_many(patch: pytest.MonkeyPatch) -> None:
     """Cleanup takes the slowest reader's own segment as well."""
     honest = retention.gather
 
-    def generous(*arguments: Any, **options: Any) -> retention.Facts:
+    def generous(*arguments: Any, **options: Any) -> Facts:
         facts = honest(*arguments, **options)
         return facts._replace(floors={name: floor + 1 for name, floor in facts.floors.items()})
 
@@ -145,7 +146,7 @@ def ignore_an_unreadable_reader(patch: pytest.MonkeyPatch) -> None:
     """A reader whose position cannot be read is treated as if it were not there."""
     honest = retention.gather
 
-    def careless(*arguments: Any, **options: Any) -> retention.Facts:
+    def careless(*arguments: Any, **options: Any) -> Facts:
         return honest(*arguments, **options)._replace(unreadable={})
 
     patch.setattr(retention, "gather", careless)

@@ -19,6 +19,7 @@ from headwater import (
     _index,
     _manifest,
     _marks,
+    _pins,
     _positions,
     _segment,
     _slots,
@@ -26,6 +27,7 @@ from headwater import (
     _watermark,
 )
 from headwater._layout import Layout
+from headwater.archive import _checkpoint
 from headwater.events import _mark
 from tests.format.anatomy import regions
 from tests.format.samples import FOLDER, small_log
@@ -34,6 +36,7 @@ from tests.trees import ROOT
 PAGES: Final = ROOT / "docs" / "format"
 GOLDEN: Final = Path(__file__).parent / "golden"
 MODULES: Final = (
+    _checkpoint,
     _columns,
     _frame,
     _inbox,
@@ -41,6 +44,7 @@ MODULES: Final = (
     _manifest,
     _mark,
     _marks,
+    _pins,
     _positions,
     _segment,
     _slots,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tests.archive import racers
 from tests.processes import interrupts, readers, writers
 from tests.processes.stage import Stage
 
@@ -16,6 +17,7 @@ ROLES: Final[dict[str, Callable[..., None]]] = {
     role.__name__: role
     for role in (
         interrupts.interrupted_writer,
+        racers.racing_archiver,
         readers.answerer,
         readers.follower,
         readers.idler,

@@ -283,3 +283,40 @@ def test_server_is_stopped_and_waited_for(tmp_path: Path) -> None:
 def test_percentile_is_a_time_that_was_measured(percent: int, expected: int) -> None:
     """Of a hundred times the one behind so many, and the last for all of them."""
     assert part("_rolls").percentile(range(100, 0, -1), percent) == expected
+
+
+def test_bench_of_topics_in_tiny_sizes_has_its_goals(tmp_path: Path) -> None:
+    """Archiving and history stand beside pyarrow, and everybody delivers every record."""
+    options = ["--tiny", "--rounds", "2", "--suites", "topics", "--results", str(tmp_path / "r")]
+    done = subprocess.run(
+        [*COMMAND, *options, "--folder", str(tmp_path)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "r" / "topics.json").read_text("utf-8"))
+    assert [(row["name"], row["goal"]) for row in rows] == [
+        ("archive to a folder", 0.5),
+        ("history from the archive", 0.5),
+    ]
+
+
+def test_bench_of_retention_in_tiny_sizes_prints_and_keeps_its_numbers(tmp_path: Path) -> None:
+    """A cycle beside appends, and idle topics; nothing is left behind."""
+    results = tmp_path / "deep" / "retention.json"
+    command = [sys.executable, "-m", "headwater_bench._retention", "--tiny"]
+    done = subprocess.run(
+        [*command, "--folder", str(tmp_path), "--results", str(results)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("goal") == 3
+    kept = json.loads(results.read_text("utf-8"))
+    assert kept["cycle"]["segments"] == kept["idle"]["topics"] == 5
+    assert kept["cycle"]["cycle_s"] > 0
+    assert not list(tmp_path.glob("headwater-bench-*"))

@@ -38,7 +38,7 @@ def test_demo_shows_everything_and_agrees(tmp_path: Path) -> None:
     assert len(text.splitlines()) <= 40
     assert max(map(len, text.splitlines()[1:])) <= 110
     shown = text.partition("Shown, in ")[2].splitlines()[1:]
-    assert len(shown) == 8
+    assert len(shown) == 10
     assert all(line.startswith(" ✓  ") for line in shown)
     assert list(tmp_path.iterdir()) == []
 

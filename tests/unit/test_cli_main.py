@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 #: In the order of the help.
 COMMANDS = ["append", "cat", "tail", "info", "ls", "readers", "seek"]
-COMMANDS += ["cleanup", "verify", "repair", "events", "bench", "demo"]
+COMMANDS += ["cleanup", "verify", "repair", "events"]
+COMMANDS += ["topic", "retain", "archive", "restore", "store", "config", "bench", "demo"]
 
 
 def _parsers() -> dict[str, argparse.ArgumentParser]:

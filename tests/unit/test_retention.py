@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headwater import _retention
-from headwater._retention import Facts, plan_cleanup
+from headwater._retention import plan_cleanup
+from headwater._retention_plan import Facts, Sealed
 from headwater.errors import SequenceExpiredError, StorageError
 from headwater.testing import Crash, Fault
 from tests.unit.world import BIG, FOLDER, World, drained, values, world
@@ -98,7 +99,7 @@ def test_position_above_the_active_segment_still_keeps_it(world: World) -> None:
     world.put("readers/r.meta", pack("<QQ", 99, 64))
     assert log.cleanup() == [0, 1]
     assert world.segment_ids()[0] == 2
-    facts = Facts([0, 1, 2, 3], 2, {"r": 99}, {})
+    facts = Facts([Sealed(n, n, n + 1) for n in range(4)], 2, {"r": 99}, {}, {})
     assert [plan.segment_id for plan in plan_cleanup(facts) if plan.delete] == [0, 1]
 
 

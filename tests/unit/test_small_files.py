@@ -22,8 +22,10 @@ from headwater.errors import (
     CorruptionError,
     ManifestCorrupted,
     ManifestNotFound,
+    StorageError,
 )
-from headwater.testing import FaultFS
+from headwater.fs import locked, read_whole
+from headwater.testing import Fault, FaultFS
 from tests.unit.world import BIG, FOLDER, World, drained, values, world
 
 if TYPE_CHECKING:
@@ -454,3 +456,28 @@ def _mark(name: str, batch: int) -> Mark:
     from headwater._columns import Mark as Made  # noqa: PLC0415 - the type is for checking only
 
     return Made(name, batch, 0, 1, bytes(16))
+
+
+def test_small_file_is_read_whole_or_is_none_or_an_error() -> None:
+    """A file that is missing is None; one that cannot be read is an error, not a missing one."""
+    fs = FaultFS()
+    assert read_whole(fs, "/file") is None
+    file = fs.open("/file", write=True, create=True)
+    file.write(0, b"content")
+    file.close()
+    assert read_whole(fs, "/file") == b"content"
+    fs.fail_when(lambda op: op.path == "/file", Fault.EIO)
+    with pytest.raises(StorageError):
+        read_whole(fs, "/file")
+    assert not fs.descriptors
+
+
+def test_lock_is_held_in_the_block_and_given_back_behind_it() -> None:
+    """Nobody else gets the lock inside the block; behind it everybody may."""
+    fs = FaultFS()
+    other = fs.open("/lock", write=True, create=True)
+    with locked(fs, "/lock"):
+        assert not other.lock(blocking=False)
+    assert other.lock(blocking=False)
+    other.close()
+    assert not fs.descriptors

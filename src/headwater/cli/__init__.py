@@ -1,8 +1,8 @@
 """The command line: `headwater`, and `python -m headwater`.
 
 Each group of commands is a module that adds its parsers and runs them. Nothing but `append`,
-`cleanup`, `seek`, `readers delete`, `repair`, `tail --reader` and `events append|rotate|rebuild`
-changes a log.
+`cleanup`, `seek`, `readers delete`, `repair`, `tail --reader`, `events append|rotate|rebuild` and
+the commands about topics changes a log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import headwater
-from headwater.cli import append, bench, care, demo, events, info, read, readers
+from headwater.cli import (
+    append,
+    bench,
+    care,
+    demo,
+    events,
+    info,
+    read,
+    readers,
+    store,
+    topics,
+)
 from headwater.cli.options import (
     ERROR,
     INTERRUPTED,
@@ -51,7 +62,8 @@ exit codes:
 
 Every command takes --json, also for what it says on stderr. Only append, cleanup, seek,
 `readers delete`, repair, `tail --reader`, and `events append|rotate|rebuild` change a log; the
-others can be used on a live one at any time.
+others can be used on a live one at any time. Of those about topics, `topic create`,
+`topic delete`, retain, archive, restore and `store run` change something.
 """
 
 
@@ -142,6 +154,6 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=Parser
     )
-    for group in (append, read, info, readers, care, events, bench, demo):
+    for group in (append, read, info, readers, care, events, topics, store, bench, demo):
         group.add(commands)
     return parser

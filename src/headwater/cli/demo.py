@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import headwater
 from headwater._limits import MIB
 from headwater.cli.demo_roles import END, PING, VALUE_BYTES, value_of
+from headwater.cli.demo_topic import show_topic
 from headwater.cli.options import NO, OK, command
 from headwater.cli.text import counted, duration_text, rate_text, size_text, table
 
@@ -42,8 +43,9 @@ _MEANING: Final[dict[Durability, str]] = {
 _ROLE: Final = "from headwater.cli.demo_roles import main; main()"
 _MORE: Final = """\
 Appends in every durability mode, rolls segments, has three readers in other processes follow,
-kills a writer with SIGKILL again and again and recovers, cleans up, verifies. Ends with a table of
-what was shown; exit code 1 if anything in it does not agree. Takes less than a minute."""
+kills a writer with SIGKILL again and again and recovers, cleans up, verifies, and takes a topic
+through archive, retention and restore. Ends with a table of what was shown; exit code 1 if anything
+in it does not agree. Takes less than a minute."""
 
 
 class Size(NamedTuple):
@@ -54,10 +56,11 @@ class Size(NamedTuple):
     batches: int
     pings: int
     kills: int
+    topic_batches: int
 
 
-_FULL: Final = Size(rate_s=1.0, rate_segment_bytes=64 * MIB, batches=300, pings=500, kills=5)
-_QUICK: Final = Size(rate_s=0.05, rate_segment_bytes=2 * MIB, batches=20, pings=20, kills=1)
+_FULL: Final = Size(1.0, 64 * MIB, batches=300, pings=500, kills=5, topic_batches=200)
+_QUICK: Final = Size(0.05, 2 * MIB, batches=20, pings=20, kills=1, topic_batches=40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             _show_readers(demo, readers)
         _show_cleanup(demo)
         _show_verify(demo)
+        show_topic(demo, demo.size.topic_batches)
     return _finish(demo, time.monotonic() - started)
 
 

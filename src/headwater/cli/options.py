@@ -54,6 +54,16 @@ def command(  # noqa: PLR0913 - what a parser is made of
     return parser
 
 
+def group(commands: Commands, name: str, summary: str) -> Commands:
+    """Add a command that is followed by what to do."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    add_json(parser)
+    return parser.add_subparsers(
+        title="actions", metavar="ACTION", dest="action", required=True, parser_class=Parser
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option that every command has."""
     # Suppressed, so that the command does not take back what was said in front of it.

@@ -17,15 +17,17 @@ This package must not know what a segment or a record is.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from headwater.errors import InvalidInputError
+from headwater.errors import InvalidInputError, StorageError
 from headwater.fs._fork import Forkable, after_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from os import PathLike
 
 __all__ = [
@@ -35,13 +37,16 @@ __all__ = [
     "FileSystem",
     "Forkable",
     "Mapping",
+    "Usage",
     "WordStore",
     "absolute",
     "after_fork",
     "lock_patiently",
+    "locked",
     "make_dir_durably",
     "own_pid",
     "random_bytes",
+    "read_whole",
     "real",
     "replace_file",
 ]
@@ -85,6 +90,13 @@ class Mapping(Protocol):
 
     def close(self) -> None:
         """Drop the map; ranges still exported keep their pages until they are released."""
+
+
+class Usage(NamedTuple):
+    """What a file takes of the disk, and the time of its last change."""
+
+    allocated_bytes: int
+    mtime_ns: int
 
 
 class File(Protocol):
@@ -182,6 +194,9 @@ class FileSystem(Protocol):
     def mtime_ns(self, path: str) -> int:
         """Time of the last change, in nanoseconds."""
 
+    def usage(self, path: str) -> Usage:
+        """What a file takes and when it changed, in one look that does not open it."""
+
     def list(self, path: str) -> Sequence[str]:
         """Names in a folder, sorted; empty when the folder is missing."""
 
@@ -227,6 +242,31 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, sync: bool = True) -
     fs.rename(temporary, path)
     if sync:
         fs.sync_dir(folder)
+
+
+def read_whole(fs: FileSystem, path: str) -> bytes | None:
+    """Content of a small file; None when it is not there."""
+    try:
+        file = fs.open(path)
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+@contextmanager
+def locked(fs: FileSystem, path: str) -> Iterator[None]:
+    """Hold the lock of a file, made if missing, while the block runs; waits for whoever has it."""
+    lock = fs.open(path, write=True, create=True)
+    try:
+        lock.lock()
+        yield
+    finally:
+        lock.close()
 
 
 def make_dir_durably(fs: FileSystem, path: str) -> None:

@@ -16,9 +16,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headwater.fs import Usage
 from headwater.fs._report import refusal, reported
 from headwater.testing._faults import Crash, Fault, FaultPlan, Operation, Predicate
 from headwater.testing._file import FaultFile
+from headwater.testing._inode import BLOCK
 from headwater.testing._journal import Journal, Step
 from headwater.testing._ringing import FaultBell
 from headwater.testing._volume import Folder, Volume, wall_clock
@@ -288,6 +290,13 @@ class FaultFS:
         """Time of the last change, in nanoseconds."""
         with self.looking("stat", path) as volume:
             return volume.nodes[volume.existing(path)].mtime_ns
+
+    def usage(self, path: str) -> Usage:
+        """What a file takes and when it changed, in one look that does not open it."""
+        with self.looking("stat", path) as volume:
+            node = volume.nodes[volume.existing(path)]
+            blocks = 0 if isinstance(node, Folder) else len(node.blocks)
+            return Usage(blocks * BLOCK, node.mtime_ns)
 
     def list(self, path: str) -> list[str]:
         """Names in a folder, sorted; empty when the folder is missing."""

@@ -19,7 +19,7 @@ from headwater.errors import InvalidInputError, SequenceExpiredError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headwater import Log
+    from headwater._log import Log
     from headwater._types import Record
     from headwater.fs import FileSystem
 
