@@ -44,9 +44,9 @@ SEGMENT_HEADER: Final = Layout(
 #: Position of the first frame.
 FIRST_FRAME: Final = SEGMENT_HEADER.size
 _COVERED: Final = SEGMENT_HEADER.offsets["crc"]
-#: Pages are made in pieces of this size. Twice as much would be mapped quicker still, but now and
-#: then the kernel has to tidy its memory before it finds so large a run.
-WARM_BYTES: Final = MIB
+#: Pages are made in pieces of this size: where the kernel finds such a run of memory, one entry of
+#: a reader's page table maps it whole.
+WARM_BYTES: Final = 2 * MIB
 _ZEROS: Final = bytes(WARM_BYTES)
 
 
