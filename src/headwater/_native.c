@@ -1,8 +1,8 @@
 /* The innermost loops, compiled: checksums, one plain append, the body of a batch, plain frames.
 
-   Everything here exists in Python too (`_crc`, `_tip`, `_columns`, `_cursor`) and does exactly the
-   same there; the tests compare the two byte by byte and store by store. An installation without a
-   C compiler lacks this module and nothing else.
+   Everything here exists in Python too (`_crc`, `_tip`, `_columns`, `_frame`, `_runs`) and does
+   exactly the same there; the tests compare the two byte by byte and store by store. An
+   installation without a C compiler lacks this module and nothing else.
 
    Rules: the interpreter lock is held throughout, so whatever is read under it stays as it is; no
    function runs Python code between its first check and its last store; every range is checked
