@@ -9,9 +9,10 @@ BENCH_READY := $(BENCH_VENV)/ready
 # Object stores for the tests, on loopback; what they depend on is nothing for us.
 SERVERS := $(VENV)/servers
 SERVERS_READY := $(SERVERS)/ready
-# Two workers: the suite must be quick on two cores and is written to run in parallel.
+# Two workers: the suite must be quick on two cores and is written to run in parallel. One of them takes
+# the tests of a group as a whole, the largest group first: one session of Spark is enough.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint lint-format lint-rules lint-types check bench soak format clean
