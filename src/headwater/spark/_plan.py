@@ -100,7 +100,7 @@ class Survey:
 
     @property
     def durable_end(self) -> int:
-        """Everything below can be read, and no power cut takes it back: one look at shared words."""
+        """Everything below can be read and survives a power cut: one look at shared words."""
         if self._log is not None:
             return self._log.durable_sequence
         return self._history().next_sequence if self.begun else 0
