@@ -7,8 +7,6 @@ sets on the session it takes back.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,15 +28,8 @@ WARNINGS: Final = (
 #: A session for small tables: nobody looks at it, and it lives too short for the second compiler.
 FLAGS: Final = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
 }
 
 
@@ -55,15 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that all tests share: two cores of this machine."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only whoever asks for it pays for Spark
+    from headwater.spark._session import session  # noqa: PLC0415 - for whoever asks for it
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    builder = SparkSession.builder.master("local[2]").appName("headwater-tests")
-    for name, value in (FLAGS | {"spark.sql.warehouse.dir": str(warehouse)}).items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    folder = tmp_path_factory.mktemp("spark")
+    config = FLAGS | {"spark.sql.warehouse.dir": f"{folder}/warehouse"}
+    made = session("headwater-tests", "local[2]", config)
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()
