@@ -50,7 +50,7 @@ class Java(NamedTuple):
 
 def find_java() -> Java:
     """The Java to run Spark on. Raises `UnsupportedError` that says what to install."""
-    unfit = []
+    unfit: list[str] = []
     for found_by, path, home in _candidates():
         version = _version_of(path)
         if isinstance(version, int) and version >= LEAST:
