@@ -8,8 +8,15 @@ from headwater.archive._archive import Archive, Lease, partition_folder
 from headwater.archive._archiver import Archived, Archiver, Pending, Vouched
 from headwater.archive._catalogue import Entry, Head
 from headwater.archive._checkpoint import Progress
+from headwater.archive._compact import (
+    CompactionReport,
+    commit_compaction,
+    compact,
+    plan_compaction,
+)
 from headwater.archive._history import History
 from headwater.archive._local import LocalStore
+from headwater.archive._merge import CompactionGroup, Merged, merge_group, sweep_compactions
 from headwater.archive._open import open_store
 from headwater.archive._probe import is_conditional
 from headwater.archive._restore import Restored, restore
@@ -20,12 +27,15 @@ __all__ = [
     "Archive",
     "Archived",
     "Archiver",
+    "CompactionGroup",
+    "CompactionReport",
     "Entry",
     "Got",
     "Head",
     "History",
     "Lease",
     "LocalStore",
+    "Merged",
     "MissingError",
     "ObjectInfo",
     "ObjectStore",
@@ -36,8 +46,13 @@ __all__ = [
     "Retrying",
     "UnreachableError",
     "Vouched",
+    "commit_compaction",
+    "compact",
     "is_conditional",
+    "merge_group",
     "open_store",
     "partition_folder",
+    "plan_compaction",
     "restore",
+    "sweep_compactions",
 ]
