@@ -37,6 +37,10 @@ _JOINED_BYTES: Final = MIB
 class Shape(Protocol):
     """Makes what Spark wants of the records of one piece."""
 
+    @property
+    def needs(self) -> list[str]:
+        """The columns of the records that it looks at."""
+
     def batch(self, records: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
         """The wanted columns."""
 
@@ -52,7 +56,7 @@ def read_pieces(
     for piece in pieces:
         origin = Origin(piece.target.topic, piece.target.partition, piece.segment_id)
         try:
-            for records in joined(_records(piece)):
+            for records in joined(_records(piece), shape.needs):
                 yield shape.batch(records, origin)
         except SequenceExpiredError as error:
             if fail_on_data_loss:
@@ -92,11 +96,12 @@ def _not_here(piece: Piece, at: int) -> HeadwaterError:
     )
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same records, small batches joined to larger ones."""
+def joined(batches: Iterable[pa.RecordBatch], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of the same records, small batches joined to larger ones."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
+    for each in batches:
+        batch = each.select(columns)
         is_small = batch.num_rows < _SMALL_ROWS
         if is_small:
             waiting.append(batch)

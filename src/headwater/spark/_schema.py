@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from headwater.archive._parquet import with_time
+from headwater.archive._parquet import to_micros
 from headwater.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ _RECORDS: Final = (
     ("headers", "array<struct<key:string,value:binary>>", "include_headers"),
     ("segment", "int", "include_segment"),
 )
+#: Columns that are made from the records, and from which one.
+_SOURCES: Final = {
+    "sequence": "sequence",
+    "timestamp": "timestamp_ns",
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+}
 #: Constant columns are cut from arrays of at least this many rows.
 _BLOCK_ROWS: Final = 16384
 
@@ -73,6 +81,8 @@ class Projection:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        #: Columns of the records that it looks at.
+        self.needs = [_SOURCES[name] for name in schema.names if name in _SOURCES] or ["sequence"]
         self._constants: dict[tuple[str, object], pa.Array] = {}
 
     def batch(self, records: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
@@ -83,7 +93,7 @@ class Projection:
     def _column(self, field: pa.Field, records: pa.RecordBatch, origin: Origin) -> pa.Array:
         name = field.name
         if name == "timestamp":
-            return with_time(records).column(name)
+            return to_micros(records.column("timestamp_ns"))
         if name == "headers":
             return _plain_headers(records.column(name), field.type)
         if name in records.schema.names:
