@@ -1,7 +1,8 @@
 """The archive of a log: its sealed segments as Parquet files in an object store or a folder.
 
 `Archiver` fills it, `History` reads through it and the log as if they were one, `restore` makes a
-log from it that goes on where it ends. Needs the extra `archive`.
+log from it that goes on where it ends. `compact` makes few large files of many small ones,
+`publish_delta` a Delta table over them. Needs the extra `archive`.
 """
 
 from headwater.archive._archive import Archive, Lease, partition_folder
@@ -14,6 +15,7 @@ from headwater.archive._compact import (
     compact,
     plan_compaction,
 )
+from headwater.archive._delta import Published, publish_delta
 from headwater.archive._history import History
 from headwater.archive._local import LocalStore
 from headwater.archive._merge import CompactionGroup, Merged, merge_group, sweep_compactions
@@ -41,6 +43,7 @@ __all__ = [
     "ObjectStore",
     "Pending",
     "Progress",
+    "Published",
     "Restored",
     "Retry",
     "Retrying",
@@ -53,6 +56,7 @@ __all__ = [
     "open_store",
     "partition_folder",
     "plan_compaction",
+    "publish_delta",
     "restore",
     "sweep_compactions",
 ]
