@@ -56,8 +56,7 @@ def test_options_value_that_cannot_be_meant_is_refused(name: str, text: str, rig
 
 
 def test_options_of_the_other_kind_of_read_are_refused() -> None:
-    """A stream has no end; a batch read has no reader and no limits."""
-    _refused("endingSequence is for batch reads", stream=True, endingSequence="5")
+    """A stream shows records; a batch read has no reader and no limits."""
     _refused("view is for batch reads", stream=True, view="segments")
     for name, text in {"reader": "r", "maxRecordsPerTrigger": "5", "readerMargin": "1"}.items():
         _refused(f"{name} is for streams", **{name: text})

@@ -211,7 +211,7 @@ _OPTIONS: Final = (
     ),
     Option("startingSequence", "start", _to_sequences),
     Option("startingTimestamp", "start", _to_times),
-    Option("endingSequence", "stop", _to_sequences, "batch"),
+    Option("endingSequence", "stop", _to_sequences),
     Option("endingTimestamp", "stop", _to_times, "batch"),
     Option("includeHeaders", "include_headers", to_flag),
     Option("includeSegment", "include_segment", to_flag),
@@ -271,7 +271,7 @@ def check_names(given: Collection[str], names: list[str]) -> None:
 
 def _check_where(option: Option, *, stream: bool | None) -> None:
     if option.where == "batch" and stream:
-        raise InvalidInputError(f"option {option.name} is for batch reads: a stream has no end")
+        raise InvalidInputError(f"option {option.name} is for batch reads: use spark.read")
     if option.where == "stream" and stream is False:
         raise InvalidInputError(f"option {option.name} is for streams: use spark.readStream")
 

@@ -28,6 +28,17 @@ _RECORDS: Final = (
     ("headers", "array<struct<key:string,value:binary>>", "include_headers"),
     ("segment", "int", "include_segment"),
 )
+#: What Spark makes of types, as Arrow has them.
+ARROW: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+    "array<struct<key:string,value:binary>>": pa.list_(
+        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    ),
+}
 #: Columns that are made from the records, and from which one.
 _SOURCES: Final = {
     "sequence": "sequence",
@@ -44,6 +55,13 @@ def records_ddl(*, headers: bool, segment: bool) -> str:
     """The columns of records, as Spark's DDL."""
     wanted = {"": True, "include_headers": headers, "include_segment": segment}
     return ", ".join(f"{name} {kind}" for name, kind, option in _RECORDS if wanted[option])
+
+
+def records_arrow(*, headers: bool) -> pa.Schema:
+    """The same columns in Arrow, for whoever reads without Spark."""
+    names = [name for name, _, option in _RECORDS if not option or (headers and name == "headers")]
+    kinds = {name: kind for name, kind, _ in _RECORDS}
+    return pa.schema([(name, ARROW[kinds[name]]) for name in names])
 
 
 def record_columns(schema: StructType) -> tuple[str, ...]:
