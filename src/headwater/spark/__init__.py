@@ -19,16 +19,20 @@ from headwater.errors import UnsupportedError
 if TYPE_CHECKING:
     from headwater.spark import pipeline
     from headwater.spark._history import history
-    from headwater.spark._named import sync_reader
+    from headwater.spark._listener import track_reader
+    from headwater.spark._progress import lag
     from headwater.spark._session import register, session
+    from headwater.spark._sync import sync_reader
 
-__all__ = ["history", "pipeline", "register", "session", "sync_reader"]
+__all__ = ["history", "lag", "pipeline", "register", "session", "sync_reader", "track_reader"]
 
 _LATER = {
     "history": "headwater.spark._history",
+    "lag": "headwater.spark._progress",
     "register": "headwater.spark._session",
     "session": "headwater.spark._session",
-    "sync_reader": "headwater.spark._named",
+    "sync_reader": "headwater.spark._sync",
+    "track_reader": "headwater.spark._listener",
 }
 
 if not TYPE_CHECKING:

@@ -37,21 +37,37 @@ class HeadwaterSource(DataSource):
     def schema(self) -> str:
         """The columns, where the user gives none."""
         options = parse_read_options(self._plain(), stream=None)
+        if options.kind == "events":
+            from headwater.spark._event_lines import events_ddl  # noqa: PLC0415 - as below
+
+            return events_ddl()
         if options.decode == "json":
             raise InvalidInputError("option decode: json needs columns: give them by .schema(...)")
         return records_ddl(headers=options.include_headers, segment=options.include_segment)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
+        options = self._read_options(stream=False)
+        if options.kind == "events":
+            from headwater.spark._events import EventBatchReader  # noqa: PLC0415 - if needed
+
+            return EventBatchReader(options, schema)
         from headwater.spark._batch import BatchReader  # noqa: PLC0415 - in the driver only
 
-        return BatchReader(self._read_options(stream=False), schema)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A streaming read."""
+        options = self._read_options(stream=True)
+        if options.kind == "events":
+            from headwater.spark._event_stream import (  # noqa: PLC0415 - if needed
+                EventStreamReader,
+            )
+
+            return EventStreamReader(options, schema)
         from headwater.spark._stream import StreamReader  # noqa: PLC0415 - in the driver only
 
-        return StreamReader(self._read_options(stream=True), schema)
+        return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """A batch write."""
