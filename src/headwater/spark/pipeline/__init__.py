@@ -6,6 +6,11 @@ returns a `JobReport`. Spark carries descriptors of the work to the workers, whi
 archives themselves: rows never pass through the JVM for it.
 """
 
+from headwater.spark.pipeline._compact import compact
+from headwater.spark.pipeline._export import export
+from headwater.spark.pipeline._ingest import ingest
 from headwater.spark.pipeline._job import JobReport
+from headwater.spark.pipeline._replay import replay
+from headwater.spark.pipeline.rebuild import rebuild_view
 
-__all__ = ["JobReport"]
+__all__ = ["JobReport", "compact", "export", "ingest", "rebuild_view", "replay"]

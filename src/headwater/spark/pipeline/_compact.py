@@ -106,7 +106,7 @@ def _units(target: Target, archive: Archive, given: Mapping[str, Any]) -> list[U
 def _merge(facts: Mapping[str, Any]) -> int:
     """Merge one group, in a worker; its note in the archive says the rest."""
     archive = _archive(target_of(facts["target"]), single_writer=facts["single_writer"])
-    entries = tuple(parse_entry(entry) for entry in facts["entries"])
+    entries = tuple(parse_entry(entry, "the plan") for entry in facts["entries"])
     group = CompactionGroup(bytes.fromhex(facts["log_id"]), facts["epoch"], entries)
     return merge_group(archive, group).entry.bytes
 
