@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -52,8 +53,8 @@ class Clock:
 class Dock:
     """Where batches arrive: a topic, its clock, and the rows of this run."""
 
-    fs: FaultFS = field(default_factory=FaultFS)
-    clock: Clock = field(default_factory=Clock)
+    fs: FaultFS
+    clock: Clock
     #: Tells the rows of one run of the upstream from those of another.
     run: str = "first"
     drawn: int = 0
@@ -168,10 +169,14 @@ class Dock:
         ]
 
 
+def new_dock() -> Dock:
+    """An empty disk, whose files have the times of its clock."""
+    clock = Clock()
+    return Dock(FaultFS(clock=clock.wall_ns), clock)
+
+
 def partition_of(name: str) -> int:
     """Where a row belongs."""
-    from headwater._crc import crc32  # noqa: PLC0415 - what the product says is looked at here only
-
     return crc32(name.encode()) % PARTITIONS
 
 

@@ -18,6 +18,7 @@ from tests.spark.sinking import (
     Clock,
     Dock,
     expected,
+    new_dock,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class Script:
     """A run of all batches, and how many operations it had taken when each was done."""
 
     def __init__(self, *, with_application: bool) -> None:
-        self.dock = Dock(clock=Clock())
-        self.dock.fs = FaultFS(clock=self.dock.clock.wall_ns)
+        self.dock = new_dock()
         self.with_application = with_application
         self.done: list[int] = []
         #: (operations, records) that the application was told are in its log.
@@ -99,7 +99,12 @@ class Script:
     @staticmethod
     def drained(log: Log | None) -> Callable[[str], None]:
         """Let the application, if it is there, take what comes."""
-        return lambda _: None if log is None else (log.drain_inbox(), None)[1]
+
+        def drain(_: str) -> None:
+            if log is not None:
+                log.drain_inbox()
+
+        return drain
 
     def compare(self, dock: Dock, done: int) -> None:
         """Every row once, in order, each group of one run; nothing is left over."""
@@ -117,18 +122,17 @@ class Script:
         assert dock.leftovers() == []
 
 
-def explored(script: Script, *, application_is_back: bool, every: int) -> int:
-    """Judge every end of the run; returns how many."""
+def explored(script: Script, *, application_is_back: bool, every: int, first: int = 0) -> int:
+    """Judge the ends of the run, or every so manieth; returns how many."""
     script.run()
     judged = 0
     for done, fs in FaultFS.moments(script.dock.fs.journal):
-        if done < script.begun or done % every:
+        if done < script.begun or done % every != first:
             continue
-        cut = fs.fork()
         for image, how in (
             (fs.fork(), "the process died"),
-            (cut.after_power_crash(done, "drop"), "all was lost"),
-            (cut.after_power_crash(done, "random"), "some was lost"),
+            (fs.fork().after_power_crash(done, "drop"), "all was lost"),
+            (fs.fork().after_power_crash(done, "random"), "some was lost"),
         ):
             try:
                 script.judge(image, done, application_is_back=application_is_back)
@@ -138,14 +142,57 @@ def explored(script: Script, *, application_is_back: bool, every: int) -> int:
     return judged
 
 
-@pytest.mark.parametrize(
-    ("with_application", "is_back"), [(False, False), (False, True), (True, False), (True, True)]
-)
-def test_commit_stopped_anywhere_publishes_every_row_once(
-    with_application: bool, is_back: bool, measured: Measured
+#: Whether an application has a log open before the end, and behind it.
+CASES: Final = {
+    "alone": (False, False),
+    "comes": (False, True),
+    "goes": (True, False),
+    "stays": (True, True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commit_stopped_at_some_operations_publishes_every_row_once(
+    case: str, measured: Measured
 ) -> None:
     """Whoever writes the logs before and behind the end, each row is there once, in order."""
-    script = Script(with_application=with_application)
-    judged = explored(script, application_is_back=is_back, every=1)
+    script = Script(with_application=CASES[case][0])
+    first = list(CASES).index(case)
+    judged = explored(script, application_is_back=CASES[case][1], every=13, first=first)
     measured(f"{script.moment} operations, {judged} ends")
-    assert judged > 300
+    assert judged > 100
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES)
+def test_commit_stopped_anywhere_publishes_every_row_once(case: str, measured: Measured) -> None:
+    """The same at each operation."""
+    script = Script(with_application=CASES[case][0])
+    judged = explored(script, application_is_back=CASES[case][1], every=1)
+    measured(f"{script.moment} operations, {judged} ends")
+    assert judged > 1500
+
+
+def test_batch_write_stopped_at_some_operations_is_written_once_under_its_name(
+    measured: Measured,
+) -> None:
+    """Run again after the end, under the same name, all its rows are there once."""
+    dock, rows = new_dock(), BATCHES[2]
+    dock.make()
+    begun = len(dock.fs.operations)
+    dock.write(rows, app="load")
+    judged = 0
+    for done, fs in FaultFS.moments(dock.fs.journal):
+        if done < begun or done % 3:
+            continue
+        for image in (fs.fork(), fs.fork().after_power_crash(done, "drop")):
+            again = Dock(image, Clock(dock.clock.now_ns), run="second")
+            again.write(rows, app="load")
+            assert not again.write(rows, app="load")
+            for partition in range(PARTITIONS):
+                assert again.names(partition) == expected([rows], partition), f"after {done}"
+            assert len(set(again.runs().values())) == 1
+            assert again.leftovers() == []
+            judged += 1
+    measured(f"{judged} ends")
+    assert judged > 60
