@@ -351,6 +351,16 @@ def test_small_parts_do_not_pile_up() -> None:
     assert len(store.requests) <= 2
 
 
+def test_part_that_is_written_anew_forgets_what_expired() -> None:
+    """Entries in front of the start are deleted already: they do not come back."""
+    archive, _ = catalogue(PART_ENTRIES)
+    assert archive.expire(300) == 299
+    merged = merged_without_files(archive, 5_000, 6_000)
+    after = commit_compaction(archive, [merged])
+    found = archive.entries_of(after._replace(start=0))
+    assert (found[0].first, len(found)) == (2_990, PART_ENTRIES - 299 - 99)
+
+
 def test_parts_that_no_group_touches_stay_as_they_are() -> None:
     """Only what changes is written again."""
     archive, store = catalogue(4 * PART_ENTRIES)

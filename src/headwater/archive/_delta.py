@@ -391,19 +391,22 @@ def _checkpoint_file(version: int) -> str:
 
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
-#: The columns of a checkpoint, as far as this table has them.
+#: The columns of a checkpoint; older readers want those that are always null, too.
 _CHECKPOINT: Final = pa.schema(
     {
         "protocol": pa.struct(
             {
                 "minReaderVersion": pa.int32(),
                 "minWriterVersion": pa.int32(),
+                "readerFeatures": pa.list_(pa.string()),
                 "writerFeatures": pa.list_(pa.string()),
             }
         ),
         "metaData": pa.struct(
             {
                 "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
                 "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
                 "schemaString": pa.string(),
                 "partitionColumns": pa.list_(pa.string()),
@@ -420,10 +423,19 @@ _CHECKPOINT: Final = pa.schema(
                 "modificationTime": pa.int64(),
                 "dataChange": pa.bool_(),
                 "stats": pa.string(),
+                "tags": _TEXTS,
             }
         ),
         "remove": pa.struct(
-            {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}
+            {
+                "path": pa.string(),
+                "deletionTimestamp": pa.int64(),
+                "dataChange": pa.bool_(),
+                "extendedFileMetadata": pa.bool_(),
+                "partitionValues": _TEXTS,
+                "size": pa.int64(),
+                "tags": _TEXTS,
+            }
         ),
     }
 )
