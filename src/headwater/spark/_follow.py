@@ -247,7 +247,7 @@ class Follower:
         at = start
         for first, behind in [*runs, (stop, stop)]:
             if at < first and self._options.fail_on_data_loss:
-                raise _expired(log, at, first)
+                raise _expired(log, at, max(first, log.marks("earliest")[0]))
             if at < first:
                 self._lose(log, at, first)
             at = behind

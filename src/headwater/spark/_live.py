@@ -128,13 +128,13 @@ class LiveLog:
             found = survey.range(start, stop)
         finally:
             survey.close()
-        if self._view is None or not found.extents:
+        state = None if self._view is None else self._view.wait_state()
+        if self._view is None or state is None or not state.trusted or not found.extents:
             return found
-        place, last = self._view.locate(stop), found.extents[-1]
+        place, last = self._view.locate(self._view.next_sequence), found.extents[-1]
         if last.segment_id != place.segment_id:
             return found
-        last = last._replace(stop=min(stop, last.stop), bytes=place.offset)
-        return found._replace(extents=[*found.extents[:-1], last])
+        return found._replace(extents=[*found.extents[:-1], last._replace(bytes=place.offset)])
 
     def check(self, place: Place) -> None:
         """Raise `PositionError` unless a place that was noted means the same record today."""

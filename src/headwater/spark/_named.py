@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headwater._encode import to_name
+from headwater._frame import FrameError, read_header
 from headwater._positions import (
     Stored,
     advance,
@@ -128,8 +129,11 @@ class NamedReader:
         stored = self.stored
         place = stored.position
         if sequence > self.sequence:
-            near = [seen for seen in self._seen if seen[1] <= sequence]
-            place = place_of(self._view, sequence, near[-1] if near else None)
+            near = max(
+                (seen for seen in self._seen if seen[1] <= sequence), key=_first, default=None
+            )
+            place = place_of(self._view, sequence, near)
+            self._seen.append((place, _first_of(self._view, place, sequence)))
         advance(self._slots, place, sequence, floor, self._home.clock_ns())
 
     def close(self) -> None:
@@ -141,6 +145,22 @@ class NamedReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _first(seen: tuple[Position, int]) -> int:
+    return seen[1]
+
+
+def _first_of(view: LogView, place: Position, sequence: int) -> int:
+    """The first record of the frame at a place, which holds `sequence`, or will."""
+    segment = view.open_segment(place.segment_id, sequence)
+    try:
+        data = segment.mapping.view
+        return read_header(data, place.offset, len(data), segment.header.seed).sequence
+    except FrameError:
+        return sequence  # the end of the log: nothing stands there yet
+    finally:
+        segment.close()
 
 
 def _take_lease_patiently(home: Home, name: str) -> File:

@@ -43,7 +43,8 @@ class Offsets(NamedTuple):
         facts: dict[str, Any] = {"version": VERSION, "reader": self.reader or ""}
         if self.logs is None:
             return facts
-        facts["logs"] = logs = {}
+        logs: dict[str, dict[str, Any]] = {}
+        facts["logs"] = logs
         for (topic, partition), place in sorted(self.logs.items()):
             fields = {"log": place.log_id, "epoch": place.epoch, "next": place.next}
             logs.setdefault(topic, {})[str(partition)] = fields

@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def lag(progress: Mapping[str, Any] | str) -> dict[str, Any]:
+def lag(progress: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """How many records a query is behind: `records` in all, and `logs`, by topic and partition.
 
     `lost` counts what it had to leave out since it was started, where `failOnDataLoss` is false.
-    `progress` is `query.lastProgress`, a listener's `event.progress`, or the JSON of either. A log
-    that the query has not entered yet counts from the next batch on.
+    `progress` is `query.lastProgress`, a listener's `event.progress`, or the JSON of either; None,
+    before the first, is behind by nothing. A log that the query has not entered yet counts from the
+    next batch on.
     """
     logs: dict[str, int] = {}
     lost = 0
-    for source in sources_of(progress):
+    for source in () if progress is None else sources_of(progress):
         end, latest = (_offsets(source, name) for name in ("endOffset", "latestOffset"))
         for key, place in ((latest.logs if latest else None) or {}).items():
             begun = ((end.logs if end else None) or {}).get(key)
