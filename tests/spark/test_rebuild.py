@@ -120,7 +120,7 @@ def numbered(count: int) -> list[tuple[bytes | None, bytes]]:
 # --- equal to one process -------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ROWS, st.integers(1, 5), st.sampled_from(ALL))
 def test_rebuild_of_any_log_equals_the_sequential_fold(
     rows: list[tuple[bytes | None, bytes]], units: int, view: View

@@ -27,7 +27,7 @@ from headwater._snapshot import (
     state_text,
 )
 from headwater._source import Place
-from headwater.errors import InvalidInputError, PositionError
+from headwater.errors import InvalidInputError, NotALogError, PositionError
 from headwater.fs import absolute
 from headwater.spark._targets import targets_of
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, job_state
@@ -167,7 +167,10 @@ def _histories(
             f"folder: {wanted.place} has {len(targets)} logs, and each has snapshots of its own: "
             "leave it out, or rebuild the logs one by one"
         )
-    for target in targets:
+    begun = [target for target in targets if target.is_here or target.folder is None]
+    if not begun:
+        raise NotALogError(f"nothing was ever written to {wanted.place}", path=wanted.place)
+    for target in begun:
         yield RecordStretches(target, start_sequence, folder)
 
 
