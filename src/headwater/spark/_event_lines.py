@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import CorruptionError, InvalidInputError, UnsupportedError
+from headwater.errors import CorruptionError, UnsupportedError
 from headwater.events._libraries import msgspec
+from headwater.spark._columns import chosen, ddl_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,24 +62,13 @@ _Found: TypeAlias = tuple[int, int, _Line]
 
 def events_ddl() -> str:
     """The columns of events, as Spark's DDL."""
-    return ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    return ddl_of(_COLUMNS)
 
 
 def event_columns(schema: StructType) -> tuple[str, ...]:
     """The columns that a schema asks for. Raises `InvalidInputError` for what events lack."""
-    for field in schema.fields:
-        kind = _COLUMNS.get(field.name)
-        if kind is None:
-            raise InvalidInputError(
-                f"schema: events have no column {field.name}, only {', '.join(_COLUMNS)}; what is "
-                "inside `data` comes out by from_json(data, ...)"
-            )
-        if field.dataType.simpleString() != kind:
-            raise InvalidInputError(
-                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}: "
-                "select and cast it afterwards"
-            )
-    return tuple(field.name for field in schema.fields)
+    hint = "; what is inside `data` comes out by from_json(data, ...)"
+    return chosen(schema, _COLUMNS, "events", hint)
 
 
 class EventColumns:
