@@ -192,7 +192,8 @@ def test_batch_write_stopped_at_some_operations_is_written_once_under_its_name(
             for partition in range(PARTITIONS):
                 assert again.names(partition) == expected([rows], partition), f"after {done}"
             assert len(set(again.runs().values())) == 1
-            assert again.leftovers() == []
+            # What a run staged that nobody can ask about is swept when it is old.
+            assert [path for path in again.leftovers() if "/staged/" not in path] == []
             judged += 1
     measured(f"{judged} ends")
     assert judged > 60
