@@ -12,6 +12,7 @@ import pytest
 import headwater
 from headwater.archive import restore
 from headwater.errors import (
+    ConfigError,
     InvalidInputError,
     NotALogError,
     PositionError,
@@ -19,7 +20,7 @@ from headwater.errors import (
     UnsupportedError,
 )
 from headwater.spark._follow import Limit
-from headwater.spark._live import LOOK_S
+from headwater.spark._live import FAR_LOOK_S, LOOK_S
 from headwater.spark._offsets import Offsets
 from headwater.spark._targets import open_archive, targets_of
 from tests.spark.streams import TOPIC, Place, drained, kept, nexts, spans
@@ -181,6 +182,24 @@ def test_records_that_are_not_durable_are_not_offered(place: Place) -> None:
         assert nexts(follower.latest(start, Limit())) == {0: 1}
         log.sync()
         assert nexts(follower.latest(start, Limit())) == {0: 2}
+
+
+def test_configuration_that_is_just_being_edited_does_not_end_a_query(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was known goes on; a wrong one ends the query at its start only."""
+    config = tmp_path / "headwater.json"
+    config.write_text("{}", "utf-8")
+    place.make(1)
+    place.append(1)
+    follower = place.follow(config=str(config))
+    start = follower.first()
+    config.write_text('{"archi', "utf-8")
+    place.clock.now_s += LOOK_S
+    assert nexts(follower.latest(start, Limit())) == {0: 1}
+    assert "cannot be looked at now" in caplog.text
+    with pytest.raises(ConfigError):
+        place.follow(config=str(config)).first()
 
 
 # --- how much -------------------------------------------------------------------------------------
@@ -397,8 +416,9 @@ def test_archive_alone_is_followed_as_it_grows(place: Place, tmp_path: Path) -> 
     assert nexts(at) == {0: 2}
     place.append_sealed(1)
     place.archive(url)
-    assert follower.latest(at, Limit()) == at
     place.clock.now_s += LOOK_S
+    assert follower.latest(at, Limit()) == at
+    place.clock.now_s += FAR_LOOK_S
     end = follower.latest(at, Limit())
     assert spans(follower, at, end) == {0: (2, 3)}
 

@@ -8,13 +8,16 @@ time only.
 from __future__ import annotations
 
 import errno
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from headwater._view import LogView
 from headwater.archive._archiver import FIRST_EPOCH
 from headwater.archive._checkpoint import Checkpoint
+from headwater.archive._store import UnreachableError
 from headwater.errors import (
+    ConfigError,
     InvalidInputError,
     ManifestNotFound,
     NotALogError,
@@ -36,7 +39,11 @@ if TYPE_CHECKING:
     from headwater.spark._plan import Extent, Range
     from headwater.spark._targets import Target
 
+logger = logging.getLogger("headwater")
+
+#: How often is looked: at folders, and at archives, which grow by whole segments and are far away.
 LOOK_S: Final = 1.0
+FAR_LOOK_S: Final = 10.0
 
 
 class LiveLog:
@@ -188,22 +195,35 @@ class LiveLogs:
     def look(self, *, now: bool = False) -> None:
         """See which logs there are and look at each, if it is time to or must be `now`."""
         time_s = self._monotonic()
-        if not now and self._looked_s is not None and time_s - self._looked_s < LOOK_S:
+        first = self._looked_s is None
+        if not now and self._looked_s is not None and time_s - self._looked_s < self._pause_s:
             return
-        self._find(first=self._looked_s is None)
+        self._find(first=first)
         found = {(target.topic, target.partition): self._opened(target) for target in self._targets}
         for key in self.logs.keys() - found.keys():
             self.logs[key].close()
         self.logs = {key: log for key, log in found.items() if log is not None}
         self._looked_s = time_s
 
+    @property
+    def _pause_s(self) -> float:
+        is_far = any(target.folder is None for target in self._targets)
+        return FAR_LOOK_S if is_far else LOOK_S
+
     def _find(self, *, first: bool) -> None:
+        """Find the logs; behind the first time, what cannot be looked at now is as it was before.
+
+        A log that is gone is missed by whoever needs it.
+        """
         try:
             self._targets = targets_of(self._options)
         except NotALogError:
             if first:
                 raise
-            return  # a topic that is just being made anew, or deleted: whoever needs it will say so
+        except (ConfigError, StorageError, UnreachableError) as error:
+            if first:
+                raise
+            logger.warning("%s: cannot be looked at now: %s", self._options.place, error)
         folders: dict[LogKey, str | None] = {}
         for target in self._targets:
             known = folders.setdefault((target.topic, target.partition), target.folder)

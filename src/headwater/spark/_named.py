@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headwater._encode import to_name
-from headwater._frame import FrameError, read_header
 from headwater._positions import (
     Stored,
     advance,
@@ -32,6 +31,7 @@ from headwater._state import HINT_POSITION, HINT_SEGMENT, HINT_SEQUENCE
 from headwater._types import Position
 from headwater._view import LogView
 from headwater.errors import LockedError
+from headwater.spark._near import find_place
 from headwater.store._far import place_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from headwater._home import Home
     from headwater.fs import File
+    from headwater.spark._near import Near
 
 #: A query that was just stopped, or killed, lets go of its lease within this time.
 _PATIENCE_S: Final = 2.0
@@ -66,8 +67,8 @@ class NamedReader:
         self._home = home
         self._margin_s = margin_s
         self._commits: deque[_Commit] = deque()
-        #: Places of frames and their first sequences, unchecked; the latest one last.
-        self._seen: deque[tuple[Position, int]] = deque(maxlen=_SEEN)
+        #: Places near which the query is soon done.
+        self._seen: deque[Near] = deque(maxlen=_SEEN)
         with ExitStack() as opened:
             opened.callback(_take_lease_patiently(home, to_name(name, "a reader's name")).close)
             self._view = LogView.open(home)
@@ -129,11 +130,8 @@ class NamedReader:
         stored = self.stored
         place = stored.position
         if sequence > self.sequence:
-            near = max(
-                (seen for seen in self._seen if seen[1] <= sequence), key=_first, default=None
-            )
-            place = place_of(self._view, sequence, near)
-            self._seen.append((place, _first_of(self._view, place, sequence)))
+            place, near = find_place(self._view, sequence, self._seen)
+            self._seen.append(near)
         advance(self._slots, place, sequence, floor, self._home.clock_ns())
 
     def close(self) -> None:
@@ -145,22 +143,6 @@ class NamedReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _first(seen: tuple[Position, int]) -> int:
-    return seen[1]
-
-
-def _first_of(view: LogView, place: Position, sequence: int) -> int:
-    """The first record of the frame at a place, which holds `sequence`, or will."""
-    segment = view.open_segment(place.segment_id, sequence)
-    try:
-        data = segment.mapping.view
-        return read_header(data, place.offset, len(data), segment.header.seed).sequence
-    except FrameError:
-        return sequence  # the end of the log: nothing stands there yet
-    finally:
-        segment.close()
 
 
 def _take_lease_patiently(home: Home, name: str) -> File:

@@ -26,7 +26,6 @@ from headwater.errors import UnsupportedError
 from headwater.spark._batch import BatchReader, Pieces, plan_of
 from headwater.spark._follow import Follower, Limit
 from headwater.spark._offsets import parse_offsets
-from headwater.spark._schema import record_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,13 +45,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks. Pickled by it: only the options and the schema travel."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if options.kind != "records":
-            raise UnsupportedError(f"option kind: {options.kind} cannot be streamed, only loaded")
         self.options = options
-        self.schema = schema
+        self._worker = BatchReader(options, schema)
         self._opened: Follower | None = None
-        if options.decode == "raw":
-            record_columns(schema)
 
     def __getstate__(self) -> dict[str, Any]:
         """What follows the logs stays where it is."""
@@ -112,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one part; runs in a worker."""
-        return BatchReader(self.options, self.schema).read(partition)
+        return self._worker.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything in front of `end` is done with."""

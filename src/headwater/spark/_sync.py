@@ -16,10 +16,10 @@ from headwater._positions import advance, load_stored, open_slots
 from headwater._view import LogView
 from headwater.errors import InvalidInputError, PositionError, StorageError, UnsupportedError
 from headwater.fs import absolute, read_whole, real
+from headwater.spark._near import find_place
 from headwater.spark._offsets import find_offsets, label_of
 from headwater.spark._options import parse_read_options
 from headwater.spark._targets import targets_of
-from headwater.store._far import place_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -97,7 +97,7 @@ def _move(home: Home, name: str, place: Place, *, durable: bool) -> int | None:
             return None
         slots = open_slots(home, name)
         try:
-            where = place_of(view, place.next)
+            where, _ = find_place(view, place.next, ())
             floor = place.next if durable else 0
             return advance(slots, where, place.next, floor, home.clock_ns()).sequence
         finally:
