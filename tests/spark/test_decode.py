@@ -129,6 +129,7 @@ def records(values: list[bytes | None], first: int = 40) -> pa.RecordBatch:
         (DoubleType(), '"-INF"', float("-inf")),
         (DoubleType(), "99999999999999999999999", 1e23),
         (DoubleType(), "-Infinity", float("-inf")),
+        (FloatType(), "Inf", float("inf")),
         (FloatType(), "1e39", float("inf")),
         (StringType(), "5.10", "5.10"),
         (StringType(), "true", "true"),
@@ -171,7 +172,8 @@ def test_value_becomes_what_spark_makes_of_it(kind: DataType, text: str, expecte
         (LongType(), "1.0"), (LongType(), '"5"'), (LongType(), "9223372036854775808"),
         (ByteType(), "128"), (ShortType(), "32768"), (IntegerType(), "2147483648"),
         (BooleanType(), "1"), (BooleanType(), '"true"'), (DoubleType(), '"1.5"'),
-        (DoubleType(), "-NaN"), (DoubleType(), "Inf"), (LongType(), "NaN"),
+        (DoubleType(), "-nan"), (DoubleType(), "+Inf"), (DoubleType(), "Infin"),
+        (LongType(), "NaN"),
         (DoubleType(), '"INF"'), (DoubleType(), "true"),
         (DecimalType(5, 2), "999.995"), (DecimalType(5, 2), "1000"), (DecimalType(5, 2), '"x"'),
         (DecimalType(5, 2), '" 1"'), (DecimalType(5, 2), "true"), (DecimalType(5, 2), "1e300"),
@@ -262,7 +264,8 @@ def test_names_of_records_keep_their_meaning_when_their_type_is_theirs() -> None
     assert inner_fields(schema) == {"price", "timestamp", "partition", "key"}
     value = b'{"timestamp":"noon","price":1.5,"topic":"x","partition":9,"sequence":1,"key":"y"}'
     shape = JsonShape(schema)
-    batch = shape.batch(records([value, None]), ORIGIN)
+    assert set(shape.needs) == {"sequence", "value"}
+    batch = shape.batch(records([value, None]).select(shape.needs), ORIGIN)
     assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
     assert [list(row.values()) for row in batch.to_pylist()] == [
         [1.5, 40, "noon", "sales/orders", 9, value, "y"],
@@ -394,6 +397,25 @@ def test_many_at_once_are_what_they_are_one_by_one(values: list[bytes]) -> None:
         assert [row for row, _ in malformed] == [row for row, _ in also]
         for column, other in zip(columns, expected, strict=True):
             assert column.equals(other), (values, column, other)
+
+
+@given(
+    st.sampled_from(["NaN", "-NaN", "Inf", "-Inf", "Infinity", "-Infinity", "Infi", "nan", "+NaN"]),
+    st.sampled_from(["double", "real", "big", "money", "text", "at", "other"]),
+    st.sampled_from(["%s", " %s ", "[%s]", '{"x": %s}', '"%s"', "%s1", "1%s", "%s%s"]),
+)
+def test_numbers_by_name_are_the_same_both_ways(number: str, name: str, form: str) -> None:
+    """Numbers that are not finite, where they may stand and where they may not."""
+    value = b'{"%b":%b}' % (name.encode(), form.replace("%s", number).encode())
+    quick, exact = (JsonDecoder(to_arrow_schema(FLAT, timezone="UTC")) for _ in range(2))
+    exact._is_fast = False
+    found, expected = (way.decode(pa.array([value], pa.binary())) for way in (quick, exact))
+    many = quick.decode(pa.array([value] * 200, pa.binary()))
+    assert [str(each) for each in found.columns] == [str(each) for each in expected.columns]
+    assert str(many.columns[FLAT.names.index("real")][0]) == str(
+        expected.columns[FLAT.names.index("real")][0]
+    )
+    assert bool(found.malformed) == bool(expected.malformed) == bool(many.malformed)
 
 
 def test_spark_makes_the_same_of_the_same_values(spark: SparkSession) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -274,8 +273,11 @@ def test_views_are_dataframes(store: Path, spark: SparkSession) -> None:
     frame = spark.read.format("headwater").option("topic", NAME)
     segments = frame.option("view", "segments").load(str(store))
     batches = frame.option("view", "batches").load(str(store))
-    sums = batches.groupBy("partition").sum("records").orderBy("partition").collect()
-    held = segments.groupBy("partition").sum("records").orderBy("partition").collect()
-    assert [tuple(row) for row in sums] == [tuple(row) for row in held]
-    assert json.loads(segments.limit(1).toJSON().first() or "")["topic"] == NAME
+    held = [(row.partition, row.segment, row.records) for row in segments.collect()]
+    assert held == [
+        (row["partition"], row["segment"], row["records"])
+        for row in look(store, "segments", topic=NAME)
+    ]
+    total = batches.where("kind = 'BATCH'").selectExpr("sum(stop - start)").collect()[0][0]
+    assert total == sum(records for _, _, records in held)
     assert frame.option("view", "archives").load(str(store.parent / "cold")).count() >= 4

@@ -1,8 +1,8 @@
 """`decode=json`: typed columns from the JSON in `value`, made in the worker.
 
-A value is one JSON object (RFC 8259; NaN and Infinity pass), or nothing, which gives nulls. Columns
-are its fields of the same name, with Spark's own rules for what fits which type. Stricter than
-Spark's reader: something behind the object, quotes that are not JSON's, bytes above 127 in a
+A value is one JSON object (RFC 8259; numbers may be NaN or Inf), or nothing, which gives nulls.
+Columns are its fields of the same name, with Spark's own rules for what fits which type. Stricter
+than Spark's reader: something behind the object, quotes that are not JSON's, bytes above 127 in a
 tinyint and zones by name are malformed, and with them all of the value. Otherwise than there, what
 is no text in a text column stays as it stands. Times without a zone are UTC.
 
@@ -12,7 +12,6 @@ else than Spark does, the values are looked at one by one (`_exact`).
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 #: So many values at most are looked at one by one because one of them may be malformed.
 _EXACT_ROWS: Final = 64
 _WHITE: Final = " \t\r\n"
-_INF: Final = re.compile(rb"Inf\s*[],}]")
 _PLAIN: Final = (
     types.BooleanType,
     types.ByteType,
@@ -73,6 +71,8 @@ class JsonShape:
         self._outer = Projection(
             pa.schema([field for field in self.schema if field.name not in inner])
         )
+        #: Columns of the records that it looks at.
+        self.needs = [*dict.fromkeys([*self._outer.needs, "sequence", "value"])]
         self._decoder = JsonDecoder(pa.schema(self._inner))
         self._fails = errors == "fail"
 
@@ -247,8 +247,6 @@ class JsonDecoder:
         """The columns that pyarrow reads from the objects of some texts, one in each."""
         lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
         lines = pc.binary_join(lists, "\n")[0].as_buffer()
-        if _has_odd_numbers(lines.to_pybytes()):
-            return None
         how = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
         try:
             table = arrow_json.read_json(
@@ -266,11 +264,6 @@ class JsonDecoder:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
         return found
-
-
-def _has_odd_numbers(data: bytes) -> bool:
-    """True where there may be a number that only pyarrow's reader takes for one."""
-    return b"-NaN" in data or _INF.search(data) is not None
 
 
 def _rows(texts: pa.Array) -> pa.Array | None:

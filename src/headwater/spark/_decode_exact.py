@@ -35,8 +35,8 @@ _NOT_FINITE: Final = {
     "Infinity": "inf",
     "-Infinity": "-inf",
 }
-#: A text, or outside of one the name of a number.
-_CONSTANT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?\bInfinity\b|(?<!-)\bNaN\b)')
+#: A text, or outside of one a number by its name: sign, and what it is.
+_CONSTANT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?)\b(NaN|Inf(?:inity)?)\b')
 _DATE: Final = re.compile(
     r"\s*([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[T ].*)?)?)?\s*", re.DOTALL
 )
@@ -82,10 +82,18 @@ def _object(value: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _decode_object(value)
     except ValueError:
-        quoted = _CONSTANT.sub(lambda found: b'"%b"' % found[1] if found[1] else found[0], value)
+        quoted = _CONSTANT.sub(_quoted_constant, value)
         if quoted == value:
             raise
         return _decode_object(quoted)
+
+
+def _quoted_constant(found: re.Match[bytes]) -> bytes:
+    """A number by its name, as text that means the same; any other text as it is."""
+    sign, name = found.groups()
+    if name is None:
+        return found[0]
+    return b'"NaN"' if name == b"NaN" else b'"%bInfinity"' % sign
 
 
 def _converter(where: str, kind: pa.DataType) -> Convert:
