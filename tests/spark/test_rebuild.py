@@ -22,7 +22,7 @@ from headwater.errors import (
     SequenceExpiredError,
 )
 from headwater.events import Event, EventLog
-from headwater.spark.pipeline.rebuild import rebuild_view
+from headwater.spark.pipeline._rebuild import rebuild_view
 from headwater.views import View
 
 if TYPE_CHECKING:

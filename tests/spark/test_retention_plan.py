@@ -16,7 +16,7 @@ from headwater._retention_plan import Facts, Policy, Sealed, Vouched, plan
 from headwater.archive import Archive, Archiver, LocalStore
 from headwater.errors import InvalidInputError, NotALogError, UnsupportedError
 from headwater.spark.pipeline._simulate import Gone, Limits, Stretch, simulate
-from headwater.spark.pipeline.retention import COLUMNS, retention_plan
+from headwater.spark.pipeline._retention import COLUMNS, retention_plan
 from headwater.store import DeleterConfig, Store
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def test_plan_of_a_topic_says_what_each_policy_keeps(tmp_path: Path) -> None:
     """Every limit of time with every limit of size; less is never kept by a wider policy."""
     written(tmp_path, partitions=2)
     report = retention_plan(
+        None,
         tmp_path,
         options={"topic": "shop/sales"},
         time_minutes=[None, 30, 10],
@@ -231,7 +232,9 @@ def test_plan_agrees_with_the_deleter_about_a_real_topic(tmp_path: Path) -> None
         config = DeleterConfig(5, None, limit_mb)
         going = topic.retain(config=config, dry_run=True)
         numbers = [each.segment_id for each in going.segments if each.delete]
-    report = retention_plan(tmp_path / "store", options={"topic": "shop/sales"}, size_mb=[limit_mb])
+    report = retention_plan(
+        None, tmp_path / "store", options={"topic": "shop/sales"}, size_mb=[limit_mb]
+    )
     assert cell(report, "segments_deleted") == len(numbers) == 3
     assert cell(report, "end_bytes") == going.disk_bytes - sum(
         each.size_bytes for each in going.segments if each.delete
@@ -243,7 +246,7 @@ def test_plan_includes_what_only_the_archive_has(tmp_path: Path) -> None:
     path = tmp_path / "shop" / "sales"
     written(tmp_path)
     options = {"archive": str(tmp_path / "far")}
-    whole = retention_plan(path, options=options, time_minutes=[20])
+    whole = retention_plan(None, path, options=options, time_minutes=[20])
     archive = Archive(LocalStore(str(tmp_path / "far")), "shop/sales/partition=0")
     with headwater.open(path) as log:
         with Archiver(log._home, archive) as archiver:
@@ -251,39 +254,39 @@ def test_plan_includes_what_only_the_archive_has(tmp_path: Path) -> None:
         with log.reader("ahead", start=45):
             pass
         assert log.cleanup()
-    short = retention_plan(path, options=options, time_minutes=[20])
+    short = retention_plan(None, path, options=options, time_minutes=[20])
     assert short.figures["segments"] == whole.figures["segments"] == 7
     estimated = short.figures["estimated_bytes"]
     assert isinstance(estimated, int)
     assert estimated > 0
     assert short.figures["history_bytes"] == pytest.approx(whole.figures["history_bytes"], rel=0.5)
     assert cell(short, "segments_deleted") == cell(whole, "segments_deleted")
-    assert retention_plan(path, time_minutes=[20]).figures["segments"] == 3
+    assert retention_plan(None, path, time_minutes=[20]).figures["segments"] == 3
 
 
 def test_plan_says_what_a_lagging_reader_would_have_met(tmp_path: Path) -> None:
     """With an archive records go from under it; without one it keeps bytes from going."""
     written(tmp_path)
     path = tmp_path / "shop" / "sales"
-    near = retention_plan(path, time_minutes=[5], check_interval_minutes=1, lag_minutes=1)
-    far = retention_plan(path, time_minutes=[5], check_interval_minutes=1, lag_minutes=30)
+    near = retention_plan(None, path, time_minutes=[5], check_interval_minutes=1, lag_minutes=1)
+    far = retention_plan(None, path, time_minutes=[5], check_interval_minutes=1, lag_minutes=30)
     kept = retention_plan(
-        path, time_minutes=[5], check_interval_minutes=1, lag_minutes=30, archived=False
+        None, path, time_minutes=[5], check_interval_minutes=1, lag_minutes=30, archived=False
     )
     assert cell(near, "reader_missed_records") == 0
     assert int(str(cell(far, "reader_missed_records"))) > 0
     assert cell(far, "reader_blocked_bytes") == 0
     assert cell(kept, "reader_missed_records") == 0
     assert int(str(cell(kept, "reader_blocked_bytes"))) > 0
-    assert cell(retention_plan(path), "reader_missed_records") is None
+    assert cell(retention_plan(None, path), "reader_missed_records") is None
 
 
 def test_plot_is_a_picture_and_the_same_each_time(tmp_path: Path) -> None:
     """PNG bytes, and the same history gives the same ones."""
     written(tmp_path / "store", count=3)
     path = tmp_path / "store" / "shop" / "sales"
-    retention_plan(path, plot=tmp_path / "a.png")
-    report = retention_plan(path, plot=tmp_path / "b.png")
+    retention_plan(None, path, plot=tmp_path / "a.png")
+    report = retention_plan(None, path, plot=tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert report.figures["plot"] == str(tmp_path / "b.png")
@@ -296,14 +299,14 @@ def test_plot_without_its_library_names_what_to_install(
     """A missing extra is an error that says how to get it, before any work."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UnsupportedError, match="pip install matplotlib"):
-        retention_plan(tmp_path, plot=tmp_path / "a.png")
+        retention_plan(None, tmp_path, plot=tmp_path / "a.png")
 
 
 def test_plan_of_nothing_is_refused(tmp_path: Path) -> None:
     """Nothing written, limits that are none."""
     with pytest.raises(NotALogError, match="nothing was ever written"):
-        retention_plan(tmp_path)
+        retention_plan(None, tmp_path)
     with pytest.raises(InvalidInputError, match="a limit is a number above 0"):
-        retention_plan(tmp_path, time_minutes=[0])
+        retention_plan(None, tmp_path, time_minutes=[0])
     with pytest.raises(InvalidInputError, match="lag_minutes is a number from 0 on"):
-        retention_plan(tmp_path, lag_minutes=-1)
+        retention_plan(None, tmp_path, lag_minutes=-1)

@@ -10,7 +10,18 @@ from headwater.spark.pipeline._compact import compact
 from headwater.spark.pipeline._export import export
 from headwater.spark.pipeline._ingest import ingest
 from headwater.spark.pipeline._job import JobReport
+from headwater.spark.pipeline._rebuild import rebuild_view
 from headwater.spark.pipeline._replay import replay
-from headwater.spark.pipeline.rebuild import rebuild_view
+from headwater.spark.pipeline._retention import retention_plan
+from headwater.spark.pipeline._verify import verify
 
-__all__ = ["JobReport", "compact", "export", "ingest", "rebuild_view", "replay"]
+__all__ = [
+    "JobReport",
+    "compact",
+    "export",
+    "ingest",
+    "rebuild_view",
+    "replay",
+    "retention_plan",
+    "verify",
+]

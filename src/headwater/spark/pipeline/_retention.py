@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from os import PathLike
 
+    from pyspark.sql import SparkSession
+
     from headwater.spark.pipeline._job import Cell, Progress
     from headwater.spark.pipeline._simulate import Course, Stretch
 
@@ -57,6 +59,7 @@ class _Subject(NamedTuple):
 
 
 def retention_plan(  # noqa: PLR0913 - one keyword per option of the command
+    spark: SparkSession | None,  # noqa: ARG001 - as for every job
     path: str | PathLike[str] | None,
     *,
     options: Mapping[str, str] | None = None,
@@ -78,7 +81,8 @@ def retention_plan(  # noqa: PLR0913 - one keyword per option of the command
     would have taken from under it (it finds them in the archive, if there is one), and how many
     bytes it would have kept from going. `plot` is a file for a picture, PNG.
 
-    Needs no session. Raises `NotALogError` where nothing was written, `UnsupportedError` for a plot
+    A handful of numbers for each segment is all that is looked at, so the session is not used, and
+    may be None. Raises `NotALogError` where nothing was written, `UnsupportedError` for a plot
     without matplotlib.
     """
     watch = Stopwatch()
