@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headwater.errors import PositionError, SequenceExpiredError
+from headwater.spark._decode import JsonShape, inner_fields
 from headwater.spark._plan import Survey, plan
 from headwater.spark._scan import read_pieces
 from headwater.spark._schema import Projection, record_columns
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from headwater.spark._options import Mark, ReadOptions
     from headwater.spark._plan import Piece, Range
+    from headwater.spark._scan import Shape
 
 
 class Pieces(InputPartition):
@@ -45,7 +47,10 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        record_columns(schema)
+        if options.decode == "json":
+            inner_fields(schema)
+        else:
+            record_columns(schema)
 
     def partitions(self) -> list[InputPartition]:
         """The plan; runs in a process of the driver."""
@@ -61,8 +66,14 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one part; runs in a worker."""
         pieces = getattr(partition, "pieces", ())  # Spark makes an empty part of an empty plan
-        shape = Projection(to_arrow_schema(self.schema, timezone="UTC"))
-        yield from read_pieces(pieces, shape, fail_on_data_loss=self.options.fail_on_data_loss)
+        options, shape = self.options, self._shape()
+        yield from read_pieces(pieces, shape, fail_on_data_loss=options.fail_on_data_loss)
+
+    def _shape(self) -> Shape:
+        """What makes the wanted columns of records."""
+        if self.options.decode == "json":
+            return JsonShape(self.schema, self.options.decode_errors)
+        return Projection(to_arrow_schema(self.schema, timezone="UTC"))
 
 
 def plan_of(ranges: list[Range], options: ReadOptions) -> list[tuple[Piece, ...]]:

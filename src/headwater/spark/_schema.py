@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from headwater.archive._parquet import to_micros
-from headwater.errors import InvalidInputError
+from headwater.spark._columns import chosen
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,20 +67,9 @@ def records_arrow(*, headers: bool) -> pa.Schema:
 def record_columns(schema: StructType) -> tuple[str, ...]:
     """The columns that a schema asks for. Raises `InvalidInputError` for what records lack."""
     kinds = {name: kind for name, kind, _ in _RECORDS}
-    found = []
-    for field in schema.fields:
-        if field.name not in kinds:
-            raise InvalidInputError(
-                f"schema: records have no column {field.name}, only {', '.join(kinds)}; columns "
-                "inside the values need the option decode=json"
-            )
-        if field.dataType.simpleString() != kinds[field.name]:
-            raise InvalidInputError(
-                f"schema: column {field.name} is {kinds[field.name]}, not "
-                f"{field.dataType.simpleString()}: select and cast it afterwards"
-            )
-        found.append(field.name)
-    return tuple(found)
+    return chosen(
+        schema, kinds, "records", "; columns inside the values need the option decode=json"
+    )
 
 
 class Origin(NamedTuple):

@@ -41,6 +41,10 @@ class HeadwaterSource(DataSource):
             from headwater.spark._event_lines import events_ddl  # noqa: PLC0415 - as below
 
             return events_ddl()
+        if options.view != "records":
+            from headwater.spark._metadata import view_ddl  # noqa: PLC0415 - the same
+
+            return view_ddl(options.view)
         if options.decode == "json":
             raise InvalidInputError("option decode: json needs columns: give them by .schema(...)")
         return records_ddl(headers=options.include_headers, segment=options.include_segment)
@@ -52,6 +56,10 @@ class HeadwaterSource(DataSource):
             from headwater.spark._events import EventBatchReader  # noqa: PLC0415 - if needed
 
             return EventBatchReader(options, schema)
+        if options.view != "records":
+            from headwater.spark._metadata import MetadataReader  # noqa: PLC0415 - the same
+
+            return MetadataReader(options, schema)
         from headwater.spark._batch import BatchReader  # noqa: PLC0415 - in the driver only
 
         return BatchReader(options, schema)

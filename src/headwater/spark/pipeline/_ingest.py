@@ -7,8 +7,7 @@ appends nothing.
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from headwater.errors import InvalidInputError
 from headwater.fs import absolute
@@ -17,6 +16,7 @@ from headwater.spark.pipeline._query import COLUMNS, Pace, ends_of, run_query, t
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from os import PathLike
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -56,9 +56,11 @@ def ingest(  # noqa: PLR0913 - one keyword per option of the command
     """
     watch = Stopwatch()
     sink = {"path": absolute(path), **({"topic": topic} if topic else {}), **(options or {})}
-    if isinstance(source, str | PathLike):
-        source = _opened(spark, absolute(source), format, schema, source_options or {})
-    records = _as_records(source, key, value)
+    frame = source
+    if isinstance(source, str) or hasattr(source, "__fspath__"):
+        place = absolute(cast("str | PathLike[str]", source))
+        frame = _opened(spark, place, format, schema, source_options or {})
+    records = _as_records(cast("DataFrame", frame), key, value)
     before = ends_of(sink)
     if dry_run:
         figures: dict[str, Cell] = {"columns": ", ".join(records.columns), "stream": True}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from headwater.errors import InvalidInputError, UnsupportedError
+from headwater.spark._decode import JsonDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,42 +82,23 @@ class RowValues:
         return pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)
 
 
-class JsonValues(RowValues):
-    """JSON objects: all at once while they are good, one by one when something is wrong."""
+class JsonValues:
+    """JSON objects, as the option `decode=json` of a read takes them; nothing gives nulls."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        import msgspec  # noqa: PLC0415 - of the extra `events`
-
-        super().__init__(msgspec.json.decode, schema)
+        self._schema = schema
+        self._decoder = JsonDecoder(schema)
 
     def columns(self, values: pa.Array) -> Columns:
         """As `Values.columns`."""
-        fast = self._at_once(values)
-        return super().columns(values) if fast is None else Columns(fast, [None] * len(values))
-
-    def _at_once(self, values: pa.Array) -> pa.RecordBatch | None:
-        """All of them as lines of JSON; None when they are not exactly so many objects."""
-        import pyarrow.json as pj  # noqa: PLC0415 - used here alone
-
-        lines = b"\n".join(values.to_pylist())
-        if lines.count(b"\n") + 1 != len(values) or not all(
-            pa.types.is_integer(field.type)
-            or pa.types.is_floating(field.type)
-            or pa.types.is_string(field.type)
-            or pa.types.is_boolean(field.type)
-            for field in self._schema
-        ):
-            return None
-        parse = pj.ParseOptions(self._schema, unexpected_field_behavior="ignore")
-        reading = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-        try:
-            table = pj.read_json(pa.BufferReader(lines), reading, parse)
-        except pa.ArrowInvalid:
-            return None
-        if table.num_rows != len(values):
-            return None
-        (batch,) = table.select(self._schema.names).combine_chunks().to_batches()
-        return batch
+        found = self._decoder.decode(values)
+        batch = pa.RecordBatch.from_arrays(found.columns, schema=self._schema)
+        errors: list[str | None] = [None] * len(values)
+        for row, reason in found.malformed:
+            errors[row] = reason
+        if found.malformed:
+            batch = batch.filter(pa.array([error is None for error in errors]))
+        return Columns(batch, errors)
 
 
 def values_of(kind: str, schema: pa.Schema, avro_schema: str | None = None) -> Values:
