@@ -15,8 +15,8 @@ from headwater._limits import MAX_SEQUENCE, MIB
 from headwater._retention_plan import Facts, Policy, Sealed, Vouched, plan
 from headwater.archive import Archive, Archiver, LocalStore
 from headwater.errors import InvalidInputError, NotALogError, UnsupportedError
-from headwater.spark.pipeline._simulate import Gone, Limits, Stretch, simulate
 from headwater.spark.pipeline._retention import COLUMNS, retention_plan
+from headwater.spark.pipeline._simulate import Gone, Limits, Stretch, simulate
 from headwater.store import DeleterConfig, Store
 
 if TYPE_CHECKING:

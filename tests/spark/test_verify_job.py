@@ -15,9 +15,9 @@ from headwater.archive import Archive, Archiver, LocalStore
 from headwater.archive._catalogue import HEAD, parse_head
 from headwater.errors import HeadwaterError
 from headwater.events import Event, EventLog
+from headwater.spark.pipeline._verify import verify
 from headwater.spark.pipeline._verify_archive import catalogue_problems
 from headwater.spark.pipeline._verify_log import Joint, broken_joints, log_parts
-from headwater.spark.pipeline._verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
