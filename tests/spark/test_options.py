@@ -14,9 +14,14 @@ def _read(**options: str) -> object:
     return parse_read_options({"path": "/log"} | options, stream=False)
 
 
-def _refused(match: str, *, stream: bool = False, **options: str) -> None:
+def _refused(match: str, **options: str) -> None:
     with pytest.raises(InvalidInputError, match=match):
-        parse_read_options({"path": "/log"} | options, stream=stream)
+        parse_read_options({"path": "/log"} | options, stream=False)
+
+
+def _refused_of_stream(match: str, **options: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        parse_read_options({"path": "/log"} | options, stream=True)
 
 
 def test_options_given_in_any_case_mean_the_same() -> None:
@@ -57,14 +62,14 @@ def test_options_value_that_cannot_be_meant_is_refused(name: str, text: str, rig
 
 def test_options_of_the_other_kind_of_read_are_refused() -> None:
     """A stream shows records; a batch read has no reader and no limits."""
-    _refused("view is for batch reads", stream=True, view="segments")
+    _refused_of_stream("view is for batch reads", view="segments")
     for name, text in {"reader": "r", "maxRecordsPerTrigger": "5", "readerMargin": "1"}.items():
         _refused(f"{name} is for streams", **{name: text})
 
 
 def test_options_that_contradict_each_other_are_refused_by_name() -> None:
     """Of two options that say the same thing one has to go."""
-    _refused("maxRecordsPerTrigger and maxBytesPerTrigger", stream=True, maxRecordsPerTrigger="1",
+    _refused_of_stream("maxRecordsPerTrigger and maxBytesPerTrigger", maxRecordsPerTrigger="1",
              maxBytesPerTrigger="1")  # fmt: skip
     _refused("startingSequence and startingTimestamp", startingSequence="1",
              startingTimestamp="2026-01-01T00:00:00Z")  # fmt: skip
@@ -72,7 +77,7 @@ def test_options_that_contradict_each_other_are_refused_by_name() -> None:
              maxPartitionBytes="1")  # fmt: skip
     _refused("decodeErrors is for decode=json", decodeErrors="null")
     _refused("skipMalformed is for kind=events", skipMalformed="true")
-    _refused("reader needs the option reader", stream=True, startingSequence="reader")
+    _refused_of_stream("reader needs the option reader", startingSequence="reader")
     _refused("does not end at a reader", endingSequence="reader")
 
 

@@ -28,7 +28,7 @@ def _ranges(draw: st.DrawFn) -> list[Range]:
     found = []
     for number in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, 1000))
-        extents = []
+        extents: list[Extent] = []
         for _ in range(draw(st.integers(1, 8))):
             rows = draw(st.integers(1, 500))
             size = draw(st.integers(1, 10**6))
