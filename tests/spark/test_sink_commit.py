@@ -348,7 +348,7 @@ def test_commit_takes_the_log_itself_when_the_application_lets_go(dock: Dock) ->
     dock.timeout_s = 3600
     batch = [[(name, 900) for name in HERE]]
     log = dock.log(0)
-    threads = []
+    threads: list[threading.Timer] = []
 
     def close_soon(point: str) -> None:
         if point == "between parts" and not threads:

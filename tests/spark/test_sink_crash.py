@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.measured import Measured
 
 #: Batches of tasks of rows: many groups in one partition, one, none at all.
-BATCHES: Final = [
+BATCHES: Final[list[list[list[tuple[str, int]]]]] = [
     [[(f"a{n}", 300) for n in range(24)], [(f"b{n}", 200) for n in range(9)]],
     [[], []],
     [[("c0", 50)], [(f"d{n}", 700) for n in range(8)]],

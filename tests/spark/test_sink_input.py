@@ -198,7 +198,7 @@ def test_every_staged_group_fits_a_segment_and_nothing_is_lost() -> None:
     for start in range(0, len(rows), 50):
         stager.add(0, pa.table({"value": pa.array(rows[start : start + 50], pa.binary())}))
     task = stager.finish()
-    found = []
+    found: list[bytes] = []
     for group in task.groups:
         path = f"{TOPIC}/sink/{task.series}/staged/{task.label}/{group.file}"
         data = dock.fs.contents()[path]
@@ -283,6 +283,7 @@ def test_target_that_is_a_topic_is_made_as_its_configuration_says(tmp_path: Path
     options = {"path": str(tmp_path / "store"), "topic": "a/b", "config": str(config)}
     found = make_target(parse_write_options(options, stream=False), home)
     assert found.segment_bytes == (65536, 65536)
+    assert make_target(parse_write_options(options, stream=False), home) == found
     again = {"path": options["path"], "topic": "a/b", "partitions": "3"}
     with pytest.raises(InvalidInputError, match="has 2 partitions, not 3"):
         make_target(parse_write_options(again, stream=False), home)

@@ -195,7 +195,7 @@ class _Portion:
         data = read_whole(self._home.fs, path)
         if data is None:
             raise CorruptionError(f"{path}: the group of an intent is not there", path=path)
-        staged, bodies = parse_group(data, path)
+        staged, bodies = parse_group(data, path, own=True)
         if (staged.records, len(data)) != (part.records, part.bytes):
             raise CorruptionError(
                 f"{path}: not the group that the intent names",

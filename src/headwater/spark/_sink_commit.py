@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headwater.spark._staging import StagedTask
 
 #: Staging of another query or run is garbage when nobody has added to it for so long.
-_FORGOTTEN_NS: Final = 7 * 24 * 3600 * 10**9
+FORGOTTEN_NS: Final = 7 * 24 * 3600 * 10**9
 
 
 def nothing(point: str) -> None:
@@ -147,7 +147,7 @@ class Sink:
             discard(self._home, task)
 
     def _sweep_forgotten(self) -> None:
-        sweep_forgotten(self._home, self._home.clock_ns() - _FORGOTTEN_NS)
+        sweep_forgotten(self._home, self._home.clock_ns() - FORGOTTEN_NS)
 
 
 def _refuse_other(series: Series, last: int, expected: str, batch: int, digest: str) -> None:

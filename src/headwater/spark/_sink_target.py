@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from headwater._log import open_home
 from headwater._manifest_store import MANIFEST
 from headwater._view import LogView
-from headwater.errors import NotALogError
+from headwater.errors import InvalidInputError, NotALogError
 from headwater.fs import absolute, make_dir_durably
 from headwater.spark._staging import sink_folder
 from headwater.store import Store
-from headwater.store._folders import PARTITIONS
+from headwater.store._config import load_config
+from headwater.store._folders import PARTITIONS, Folders
+from headwater.store._names import to_topic_name
 
 if TYPE_CHECKING:
     from headwater._home import Home
     from headwater.spark._sink_options import WriteOptions
+    from headwater.store._names import TopicName
 
 
 class SinkTarget(NamedTuple):
@@ -38,12 +41,14 @@ class SinkTarget(NamedTuple):
 
     def homes(self, home: Home) -> list[Home]:
         """Where the logs are, in the order of their partitions; `home` is the world around."""
-        if not self.has_partitions:
-            return [home._replace(folder=self.folder)]
-        return [
-            home._replace(folder=f"{self.folder}/{PARTITIONS}/{number}")
-            for number in range(self.partitions)
-        ]
+        return _homes(home, self.folder, self.partitions if self.has_partitions else None)
+
+
+def _homes(home: Home, folder: str, partitions: int | None) -> list[Home]:
+    if partitions is None:
+        return [home._replace(folder=folder)]
+    inner = f"{folder}/{PARTITIONS}"
+    return [home._replace(folder=f"{inner}/{number}") for number in range(partitions)]
 
 
 def make_target(options: WriteOptions, home: Home) -> SinkTarget:
@@ -54,22 +59,35 @@ def make_target(options: WriteOptions, home: Home) -> SinkTarget:
     if options.topic is None:
         folder, has_partitions = _of_folder(home._replace(folder=absolute(options.path)))
     else:
-        folder, has_partitions = _of_store(options, options.topic)
-    target = SinkTarget(folder, has_partitions, ())
-    count = len(home.fs.list(f"{folder}/{PARTITIONS}")) if has_partitions else 1
-    homes = target._replace(segment_bytes=(0,) * count).homes(home)
-    sizes = tuple(_segment_bytes(each) for each in homes)
+        folder, has_partitions = _of_store(options, to_topic_name(options.topic), home)
+    count = len(home.fs.list(f"{folder}/{PARTITIONS}")) if has_partitions else None
+    sizes = tuple(_segment_bytes(each) for each in _homes(home, folder, count))
     make_dir_durably(home.fs, sink_folder(home._replace(folder=folder)))
-    return target._replace(segment_bytes=sizes)
+    return SinkTarget(folder, has_partitions, sizes)
 
 
-def _of_store(options: WriteOptions, topic: str) -> tuple[str, bool]:
-    """A topic of a store, with what its configuration says when it is made."""
-    with Store(options.path, options.config, background=False) as store:
-        found = store.topic(topic, partitions=options.partitions)
-        for number in range(found.partitions):
-            found.partition(number).made()
-        return found.path, found.partition(0).home.folder != found.path
+def _of_store(options: WriteOptions, name: TopicName, home: Home) -> tuple[str, bool]:
+    """A topic of a store; made, and its logs begun, as the store's configuration says."""
+    folders = Folders(home._replace(folder=absolute(options.path)))
+    config = load_config(options.config, home.fs)
+    wanted = options.partitions or config.settings(name).partitions
+    if not folders.exists(name) or not all(map(_has_begun, folders.homes(name))):
+        with Store(options.path, options.config, background=False) as store:
+            topic = store.topic(str(name), partitions=wanted)
+            for number in range(topic.partitions):
+                topic.partition(number).made()
+    count = folders.partitions(name)
+    if wanted not in {None, count or 1}:
+        raise InvalidInputError(
+            f"topic {name} has {count or 1} partitions, not {wanted}: the number is fixed, for "
+            "every key has its partition; leave the option partitions out"
+        )
+    return folders.path(name), count is not None
+
+
+def _has_begun(home: Home) -> bool:
+    """True when there is a log."""
+    return home.fs.exists(home.path(f"{MANIFEST}.current"))
 
 
 def _of_folder(home: Home) -> tuple[str, bool]:
@@ -77,7 +95,7 @@ def _of_folder(home: Home) -> tuple[str, bool]:
     inner = f"{home.folder}/{PARTITIONS}"
     if home.fs.is_dir(inner):
         return home.folder, True
-    if not home.fs.exists(home.path(f"{MANIFEST}.current")):
+    if not _has_begun(home):
         try:
             open_home(home._replace(background=False)).close()
         except NotALogError as error:
@@ -91,7 +109,7 @@ def _of_folder(home: Home) -> tuple[str, bool]:
 
 def _segment_bytes(home: Home) -> int:
     """Size of a segment of a log; begins a log that was never written to."""
-    if not home.fs.exists(home.path(f"{MANIFEST}.current")):
+    if not _has_begun(home):
         open_home(home._replace(background=False)).close()
     view = LogView.open(home)
     try:

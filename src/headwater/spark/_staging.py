@@ -39,7 +39,7 @@ STREAM: Final = "stream-"
 JOBS_PRODUCER: Final = "spark"
 STREAM_PRODUCER: Final = "spark:"
 #: A group is never larger, so that it is handy in memory.
-_GROUP_BYTES: Final = 32 * MIB
+GROUP_BYTES: Final = 32 * MIB
 #: Rows of one task that wait in memory.
 _WAITING_BYTES: Final = 64 * MIB
 _CRC: Final = slice(STAGED_HEAD.offsets["crc"], STAGED_HEAD.offsets["crc"] + 4)
@@ -92,7 +92,7 @@ def staged_folder(home: Home, series: str, label: str) -> str:
 
 def group_limit(segment_bytes: int) -> int:
     """Space that a group always finds in a segment, whatever else stands in it."""
-    return min(_GROUP_BYTES, (segment_bytes - SEALED_SPACE) // 2)
+    return min(GROUP_BYTES, (segment_bytes - SEALED_SPACE) // 2)
 
 
 class Stager:
