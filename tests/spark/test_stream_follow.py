@@ -365,6 +365,22 @@ def test_expired_records_are_refused_or_counted(place: Place) -> None:
     assert follower.lost == 2
 
 
+def test_lost_records_are_no_part_of_a_limit(place: Place) -> None:
+    """A query does not need a batch for each of them."""
+    place.make(1)
+    place.append_sealed(9)
+    start = place.follow().first()
+    with place.open() as log:
+        with log.reader("other", 7):
+            pass
+        log.cleanup()
+    for limit in (Limit(records=1), Limit(bytes=1)):
+        follower = place.follow(failOnDataLoss="false")
+        end = kept(follower.latest(start, limit))
+        assert spans(follower, start, end) == {0: (7, 8)}
+        assert follower.lost == 7
+
+
 # --- restored logs --------------------------------------------------------------------------------
 
 

@@ -85,8 +85,8 @@ class Follower:
             reader.see_end()
             reader.ripen()
         found = dict(self._entered(start._replace(logs=begun)).logs or {})
-        for key, count in self._admitted(begun or {}, limit).items():
-            found[key] = found[key]._replace(next=found[key].next + count)
+        for key, stop in self._admitted(begun or {}, limit).items():
+            found[key] = found[key]._replace(next=stop)
         return Offsets(self._options.reader, found)
 
     def ends(self) -> Offsets:
@@ -181,37 +181,39 @@ class Follower:
     # --- how much of it ---------------------------------------------------------------------------
 
     def _admitted(self, begun: Mapping[LogKey, Place], limit: Limit) -> dict[LogKey, int]:
-        """How many records of each log the next batch takes."""
+        """How far each log with waiting records goes in the next batch."""
         waiting = {}
         for key, place in begun.items():
             log = self._live.logs.get(key)
-            if log is not None and (count := self._end_of(key, log) - place.next) > 0:
-                waiting[key] = count
-        counts = list(waiting.values())
+            if log is not None and (end := self._end_of(key, log)) > place.next:
+                waiting[key] = min(self._oldest(log, place.next), end), end
+        counts = [end - first for first, end in waiting.values()]
         if self._target is None and sum(counts) < limit.least:
             return {}
         turn = sum(place.next for place in begun.values())
         if limit.records is not None:
             counts = fair_shares(counts, limit.records, turn)
         elif limit.bytes is not None and waiting:
-            counts = self._fitting(begun, waiting, limit.bytes, turn)
-        return dict(zip(waiting, counts, strict=True))
+            counts = self._fitting(waiting, limit.bytes, turn)
+        return {
+            key: first + count
+            for (key, (first, _)), count in zip(waiting.items(), counts, strict=True)
+        }
+
+    def _oldest(self, log: LiveLog, sequence: int) -> int:
+        """The first record from a sequence on that is there; lost ones are no part of a limit."""
+        if self._options.fail_on_data_loss or sequence >= log.oldest_here():
+            return sequence
+        return max(sequence, log.marks("earliest")[0])
 
     def _end_of(self, key: LogKey, log: LiveLog) -> int:
-        """How far a log is read: to its end, to what was there, or to where the options say."""
-        end = log.end if self._target is None else min(log.end, self._target.get(key, 0))
-        stop = self._options.stop.of(*key)
-        return min(end, stop) if isinstance(stop, int) else end
+        return log.end if self._target is None else min(log.end, self._target.get(key, 0))
 
     def _fitting(
-        self,
-        begun: Mapping[LogKey, Place],
-        waiting: Mapping[LogKey, int],
-        limit_bytes: int,
-        turn: int,
+        self, waiting: Mapping[LogKey, tuple[int, int]], limit_bytes: int, turn: int
     ) -> list[int]:
         """About so many records of each log that together they have so many bytes."""
-        spans = [(begun[key].next, begun[key].next + count) for key, count in waiting.items()]
+        spans = list(waiting.values())
         logs = [self._live.logs[key] for key in waiting]
         extents = [log.extents(*span) for log, span in zip(logs, spans, strict=True)]
         sizes = [bytes_between(each, *span) for each, span in zip(extents, spans, strict=True)]

@@ -39,9 +39,9 @@ def sync_reader(checkpoint: str | PathLike[str], **options: str) -> dict[str, in
 
     `options` are those of the stream: they say where the logs are. Returns for each log, by topic
     and partition, the sequence that its reader is at; nothing while no batch is complete. Never
-    takes a reader back, and makes none. Raises `InvalidInputError` where the checkpoint is of no
-    stream with a reader, `PositionError` where it is of other logs, `UnsupportedError` where the
-    checkpoint is not in a local folder.
+    takes a reader back, and makes none. The state of aggregations is Spark's own and not synced.
+    Raises `InvalidInputError` where the checkpoint is of no stream with a reader, `PositionError`
+    where it is of other logs, `UnsupportedError` where the checkpoint is not in a local folder.
     """
     found = parse_read_options(options, stream=True)
     checked = Checkpoint(checkpoint)
