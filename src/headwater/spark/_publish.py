@@ -49,21 +49,26 @@ class Publisher:
         """Append what the logs do not have of the intent; durable there when this returns.
 
         May be called again after anything; `fresh` the first time, when none of it can be there.
-        Raises `OverloadedError` when an application that has a
-        log open takes nothing out of its inbox in time, `ConflictError` when it refuses a group.
+        Raises `OverloadedError` when an application that has a log open takes nothing out of its
+        inbox in time, `ConflictError` when it refuses a group.
         """
-        partitions = sorted({part.partition for part in intent.parts})
-        for number in partitions:
-            if number >= len(self._logs):
-                raise ConflictError(
-                    f"{series.folder}: batch {intent.batch} has records for partition {number}, "
-                    f"the topic has {len(self._logs)} partitions: another topic was put there"
-                )
-            parts = [part for part in intent.parts if part.partition == number]
-            portion = _Portion(series, intent, parts, self._logs[number], self._at)
-            portion.publish(self._timeout_s, fresh=fresh)
-            if number != partitions[-1]:
+        begun = []
+        for number in sorted({part.partition for part in intent.parts}):
+            if begun:
                 self._at("between partitions")
+            begun.append(self._portion(series, intent, number))
+            begun[-1].begin(fresh=fresh)
+        for portion in begun:
+            portion.finish(self._timeout_s)
+
+    def _portion(self, series: Series, intent: Intent, number: int) -> _Portion:
+        if number >= len(self._logs):
+            raise ConflictError(
+                f"{series.folder}: batch {intent.batch} has records for partition {number}, the "
+                f"topic has {len(self._logs)} partitions: another topic was put there"
+            )
+        parts = [part for part in intent.parts if part.partition == number]
+        return _Portion(series, intent, parts, self._logs[number], self._at)
 
 
 class _Portion:
@@ -84,24 +89,30 @@ class _Portion:
         self._at = at
         #: Parts that the inbox has, or had.
         self._given: set[Part] = set()
+        #: True when this process has appended what was missing.
+        self._is_done = False
 
-    def publish(self, timeout_s: float, *, fresh: bool) -> None:
-        """Append the parts, by whichever way is open, until all are in the log."""
+    def begin(self, *, fresh: bool) -> None:
+        """Append the parts, or hand them over to whoever writes the log."""
         if not fresh:
             self._find_given()
-        deadline = self._home.monotonic() + timeout_s
-        while not self._published(deadline):
-            pass
+        self._try()
 
-    def _published(self, deadline: float) -> bool:
-        """One try; False when the inbox still holds a part, and may be tried again."""
+    def finish(self, timeout_s: float) -> None:
+        """Return once all parts are in the log, by whichever way is open."""
+        deadline = self._home.monotonic() + timeout_s
+        while not self._is_done and not self._drained(deadline):
+            self._try()
+
+    def _try(self) -> None:
         try:
             log = open_home(self._home, durability="os", create=False)
         except LockedError:
-            return self._handed_over(deadline)
+            self._hand_over()
+            return
         with log:
             self._append(log)
-        return True
+        self._is_done = True
 
     def _find_given(self) -> None:
         """Which parts wait in the inbox, and which left it for the log.
@@ -124,28 +135,30 @@ class _Portion:
         log.drain_inbox()  # first what was handed over, for numbers only grow
         known = self._known(log)
         for part in self._parts:
-            if self._number(part) <= known:
+            if self._number(part) < known:
                 continue
-            self._refuse_refused(part)
+            self._refuse_refused(part)  # the last one there is told apart by its digest
             mark, bodies = self._group(part)
             log.append_group(bodies, mark)
             if part is not self._parts[-1]:
                 self._at("between parts")
         log.sync()
 
-    def _handed_over(self, deadline: float) -> bool:
-        """Give the parts to the log's writer; True once it has appended all of them."""
+    def _hand_over(self) -> None:
+        """Give the log's writer the parts that it was not given before."""
+        left = [part for part in self._parts if part not in self._given]
+        if not left:
+            return
         with open_home(self._home, mode="r") as log:
             log_id = log.log_id
-        for part in self._parts:
-            if part not in self._given:
-                mark, bodies = self._group(part)
-                stage(self._home, mark, bodies, log_id, self._name(part))
-                self._given.add(part)
-                self._at("between parts")
-        return self._drained(deadline)
+        for part in left:
+            mark, bodies = self._group(part)
+            stage(self._home, mark, bodies, log_id, self._name(part))
+            self._given.add(part)
+            self._at("between parts")
 
     def _drained(self, deadline: float) -> bool:
+        """Watch the inbox for a while; False when it still holds a part."""
         for part in self._parts:
             left = deadline - self._home.monotonic()
             try:
