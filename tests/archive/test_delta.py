@@ -155,6 +155,31 @@ def test_table_has_the_rows_of_all_partitions_for_every_engine(topic: Topic) -> 
     assert sorted(counts.fetchall()) == [(0, 60, 0, 59), (1, 40, 0, 39)]
 
 
+def test_table_asks_readers_for_nothing_but_parquet(topic: Topic) -> None:
+    """Reader version 1, plain types, columns that may be null: anything more is a feature."""
+    topic.fill(0, 1)
+    topic.publish()
+    table = DeltaTable(topic.url)
+    assert table.protocol().min_reader_version == 1
+    header = {"name": "key", "type": "string", "nullable": True, "metadata": {}}
+    fields = json.loads(table.schema().to_json())["fields"]
+    assert [(one["name"], one["type"]) for one in fields if one["name"] != "headers"] == [
+        ("sequence", "long"),
+        ("timestamp_ns", "long"),
+        ("timestamp", "timestamp"),
+        ("key", "binary"),
+        ("value", "binary"),
+        ("partition", "integer"),
+    ]
+    assert all(one["nullable"] for one in fields)
+    headers = fields[5]["type"]
+    assert headers["elementType"]["fields"] == [
+        header,
+        {**header, "name": "value", "type": "binary"},
+    ]
+    assert headers["containsNull"]
+
+
 def test_table_follows_archiving_compacting_and_expiring(topic: Topic) -> None:
     """Each publish makes one version that is the catalogues, whatever was done in between."""
     topic.fill(0, 3)

@@ -456,21 +456,23 @@ _NAMES: Final = {
 
 
 def _schema() -> Action:
-    """The columns of a file as Delta names them, and the partition."""
-    fields = [_field(field) for field in FILE_SCHEMA]
-    partition = {"name": PARTITION, "type": "integer", "nullable": False, "metadata": {}}
-    return {"type": "struct", "fields": [*fields, partition]}
+    """The columns of a file as Delta names them, and the partition.
+
+    All may be null as far as the table says: what must not be null is a rule for writers, and a
+    table feature that readers ask for.
+    """
+    fields = [_field(field.name, _type(field.type)) for field in FILE_SCHEMA]
+    return {"type": "struct", "fields": [*fields, _field(PARTITION, "integer")]}
 
 
-def _field(field: pa.Field) -> Action:
-    kind = _type(field.type)
-    return {"name": field.name, "type": kind, "nullable": field.nullable, "metadata": {}}
+def _field(name: str, kind: str | Action) -> Action:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
 
 
 def _type(kind: pa.DataType) -> str | Action:
     if pa.types.is_list(kind):
-        item = kind.value_field
-        return {"type": "array", "elementType": _type(item.type), "containsNull": item.nullable}
+        return {"type": "array", "elementType": _type(kind.value_type), "containsNull": True}
     if pa.types.is_struct(kind):
-        return {"type": "struct", "fields": [_field(kind.field(i)) for i in range(len(kind))]}
+        inner = [kind.field(number) for number in range(kind.num_fields)]
+        return {"type": "struct", "fields": [_field(one.name, _type(one.type)) for one in inner]}
     return _NAMES[kind]
