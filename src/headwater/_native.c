@@ -847,14 +847,15 @@ native_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
 
 /* --- events ---------------------------------------------------------------------------------- */
 
-#define EVENT_FIELDS 4 /* type, ts, id, actor */
 #define SCANNED_BYTES 256
+
+enum { EVENT_TYPE, EVENT_TS, EVENT_ID, EVENT_ACTOR, EVENT_FIELDS };
 
 /* Whether a value is what the line of an event says as it is: text, a time, a name or none. */
 static int
 is_plain(PyObject *value, int field)
 {
-    if (field == 1) {
+    if (field == EVENT_TS) {
         if (!PyLong_CheckExact(value)) {
             return 0;
         }
@@ -865,7 +866,7 @@ is_plain(PyObject *value, int field)
         }
         return 1;
     }
-    return PyUnicode_CheckExact(value) || (field > 1 && value == Py_None);
+    return PyUnicode_CheckExact(value) || (field != EVENT_TYPE && value == Py_None);
 }
 
 static int
@@ -873,8 +874,9 @@ is_plain_event(PyObject *event, PyObject *members)
 {
     for (int field = 0; field < EVENT_FIELDS; field++) {
         PyObject *member = PyTuple_GET_ITEM(members, field);
-        PyObject *value = PyMemberDescr_Type.tp_descr_get(member, event, (PyObject *)Py_TYPE(event));
+        PyObject *value = PyMemberDescr_Type.tp_descr_get(member, event, NULL);
         int plain;
+
         if (value == NULL) {
             PyErr_Clear();
             return 0;
@@ -923,6 +925,7 @@ native_plain_events(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_
     }
     for (Py_ssize_t index = 0; index < PyList_GET_SIZE(events); index++) {
         PyObject *event = PyList_GET_ITEM(events, index);
+
         if ((PyObject *)Py_TYPE(event) != arguments[1] || !is_plain_event(event, members)) {
             Py_RETURN_NONE;
         }
