@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 
+from headwater.spark._java import find_java, use_java
 from tests.trees import ROOT
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def free_port() -> int:
 @contextmanager
 def running(command: Sequence[str], folder: Path, ready: str) -> Iterator[str]:
     """A program from when it has printed `ready` until the block ends; yields what it printed."""
+    use_java(find_java())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "output.txt"
     with path.open("wb") as output:

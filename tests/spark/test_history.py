@@ -284,7 +284,7 @@ def test_filter_on_the_sequence_is_pushed_into_parquet_and_skips_row_groups(
     frame = history(spark, still.topic).where("sequence < 10").select("partition", "sequence")
     assert len(frame.collect()) == 10 * PARTITIONS
     (scan,) = operators(frame, "FileSourceScanExec")
-    assert "PushedFilters: [IsNotNull(sequence), LessThan(sequence,10)]" in scan.toString()  # type: ignore[attr-defined]
+    assert "PushedFilters: [IsNotNull(sequence), LessThan(sequence,10)]" in str(scan)
     first = sum(archive.entries()[0].rows for archive in archives_of(still))
     assert 10 * PARTITIONS <= metric(scan, "numOutputRows") <= first
     assert first < sum(e.rows for archive in archives_of(still) for e in archive.entries()) // 2

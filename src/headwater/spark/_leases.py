@@ -141,7 +141,8 @@ def use_of(frame: DataFrame, *, connect: bool) -> Callable[[], bool]:
 
 
 def _use_in_client(frame: DataFrame) -> Callable[[], bool]:
-    session, plan = ref(frame.sparkSession), ref(frame._plan)  # noqa: SLF001 - nothing public is shared
+    session = ref(frame.sparkSession)
+    plan = ref(frame._plan)  # noqa: SLF001 - nothing public is shared
 
     def is_used() -> bool:
         found = session()
