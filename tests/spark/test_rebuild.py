@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,7 @@ from headwater.errors import (
 from headwater.events import Event, EventLog
 from headwater.spark.pipeline._rebuild import rebuild_view
 from headwater.views import View
+from tests.trees import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -267,6 +272,31 @@ def test_rebuild_that_was_killed_goes_on_where_it_was(view: View, tmp_path: Path
     assert snapshot(tmp_path, view) == wanted
     rebuild_view(None, tmp_path, view, units=4)
     assert snapshot(tmp_path, view) == sequential(tmp_path, view) != wanted
+
+
+def test_rebuild_killed_by_a_signal_goes_on_in_another_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """SIGKILL to driver and workers half way: what was folded is kept, the rest is done here."""
+    filled(tmp_path, numbered(200))
+    wanted, view = sequential(tmp_path, SIZES), "tests.spark.test_rebuild:SIZES"
+    arguments = json.dumps([[str(tmp_path), view], {"units": 6}])
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.spark.job_runner", "rebuild_view", "3", arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr[-3000:]
+    assert snapshot(tmp_path, SIZES) == b""
+    kept = len(list((tmp_path / "views" / "sizes.rebuild" / "done").glob("*.json")))
+    assert kept >= 3
+    told: list[int] = []
+    rebuild_view(spark, tmp_path, view, units=6, progress=lambda done, *_: told.append(done))
+    assert told == list(range(kept, 7))
+    assert snapshot(tmp_path, SIZES) == wanted
 
 
 def test_rebuild_with_other_arguments_does_not_take_over_what_is_done(tmp_path: Path) -> None:
