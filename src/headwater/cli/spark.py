@@ -33,6 +33,12 @@ Every run adds what is new, each record once. Values that do not parse go to the
 _REBUILD_MORE: Final = """\
 The snapshot is, byte for byte, what one process would have folded. VIEW is `module:attribute`, a
 headwater.views.View with `key` or `merge`."""
+_VERIFY_MORE: Final = """\
+Reads every byte of logs and, where it is named, of their archive: checksums, gaps, repeats, and
+archive against log. Safe on a live log. The exit code is 1 when something is wrong."""
+_PLAN_MORE: Final = """\
+Tells from the sizes and times of a history what each policy would have kept and cost. Nothing is
+read but a few numbers of each segment, and nothing is deleted."""
 _REPLAY_MORE: Final = """\
 The range is fixed when the job begins, and --state remembers it: run again it goes on, and when it
 was done nothing happens."""
@@ -45,7 +51,9 @@ def add(commands: Commands) -> None:
     _add_compact(actions)
     _add_export(actions)
     _add_rebuild(actions)
+    _add_verify(actions)
     _add_replay(actions)
+    _add_plan(actions)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -343,3 +351,72 @@ def run_replay(arguments: argparse.Namespace, terminal: Terminal) -> int:
         records_per_second=arguments.rate, keep_partitions=arguments.keep_partitions,
         dry_run=arguments.dry_run,
     )  # fmt: skip
+
+
+# --- verify ---------------------------------------------------------------------------------------
+
+
+def _add_verify(actions: Commands) -> None:
+    parser = command(
+        actions,
+        "verify",
+        run_verify,
+        "read everything everywhere, and say what is wrong",
+        more=_VERIFY_MORE,
+        examples="  headwater spark verify data --topic 'sales/*' --config headwater.yaml",
+    )
+    _add_source(parser)
+    parser.add_argument("--state", metavar="FOLDER", help="a run that was killed goes on there")
+    _add_session(parser, dry_run=False)
+
+
+def run_verify(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Verify logs and archives."""
+    options = _options(arguments)
+    return _run(
+        "verify", arguments, terminal, arguments.path, options=options, state=arguments.state
+    )
+
+
+# --- retention-plan -------------------------------------------------------------------------------
+
+
+def _add_plan(actions: Commands) -> None:
+    parser = command(
+        actions,
+        "retention-plan",
+        run_plan,
+        "say what each policy would have kept",
+        more=_PLAN_MORE,
+        examples="  headwater spark retention-plan data/sales/orders --archive archive "
+        "--time 1440,2880 --size 1024 --plot plan.png",
+    )
+    _add_source(parser)
+    parser.add_argument("--time", metavar="MINUTES,...", help="limits of time; none: no limit")
+    parser.add_argument("--size", metavar="MB,...", help="limits of size; none: no limit")
+    parser.add_argument("--interval", type=float, default=5, metavar="MINUTES", help="(default: 5)")
+    parser.add_argument("--no-archive", action="store_true", help="as if there were no archive")
+    parser.add_argument("--lag", type=float, metavar="MINUTES", help="how far a reader is behind")
+    parser.add_argument("--plot", metavar="FILE", help="a picture, PNG")
+
+
+def run_plan(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Compare policies of retention."""
+    arguments.here = True
+    return _run(
+        "retention_plan", arguments, terminal, arguments.path, options=_options(arguments),
+        time_minutes=_limits("--time", arguments.time), size_mb=_limits("--size", arguments.size),
+        check_interval_minutes=arguments.interval, archived=not arguments.no_archive,
+        lag_minutes=arguments.lag, plot=arguments.plot,
+    )  # fmt: skip
+
+
+def _limits(option: str, text: str | None) -> list[float | None]:
+    """Numbers with commas between them; `none` is no limit."""
+    found: list[float | None] = []
+    for word in [] if text is None else text.split(","):
+        try:
+            found.append(None if word.strip() == "none" else float(word))
+        except ValueError:
+            raise UsageError(f"{option} {text}: {word!r} is neither a number nor none") from None
+    return found

@@ -122,7 +122,7 @@ def _avro(text: str | None) -> Callable[[bytes], Any]:
         import fastavro  # noqa: PLC0415 - optional
     except ImportError as error:
         raise UnsupportedError(
-            f"Avro values need the extra `avro` ({error}): pip install 'headwater[avro]'"
+            f"Avro values need the extra `pipeline` ({error}): pip install 'headwater[pipeline]'"
         ) from error
     if text is None:
         raise InvalidInputError("avro_schema is missing: Avro values say nothing of their fields")
