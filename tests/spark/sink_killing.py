@@ -83,7 +83,11 @@ class KillingSource(HeadwaterSource):
         """What stands in `format(...)`."""
         return "headwater_killing"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KillingWriter:  # noqa: FBT001, N802
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> KillingWriter:
         """The stream's writer."""
         return KillingWriter(self._plain(), schema, overwrite)
 

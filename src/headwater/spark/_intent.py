@@ -139,7 +139,7 @@ class Series:
         if data is None:
             return None
         facts = parse_facts(data, path)
-        return _built(path, lambda: Last(*(facts[field] for field in Last._fields)))  # type: ignore[arg-type]
+        return _built(path, lambda: Last(**facts))  # type: ignore[arg-type] # what `settle` wrote
 
     def pending(self) -> Intent | None:
         """The batch that is decided and not yet noted as published; None when there is none.

@@ -52,7 +52,7 @@ class Publisher:
         Raises `OverloadedError` when an application that has a log open takes nothing out of its
         inbox in time, `ConflictError` when it refuses a group.
         """
-        begun = []
+        begun: list[_Portion] = []
         for number in sorted({part.partition for part in intent.parts}):
             if begun:
                 self._at("between partitions")

@@ -73,7 +73,7 @@ def _sync_files(fs: FileSystem, folder: str, name: str) -> None:
     """Make a file durable, its checksum beside it, and their names."""
     for each in fs.list(folder):
         if each in {name, f".{name}.crc", f"{name}.crc"}:
-            file = fs.open(f"{folder}/{each}", write=True)
+            file = fs.open(f"{folder}/{each}")
             try:
                 file.sync()
             finally:

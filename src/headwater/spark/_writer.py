@@ -139,7 +139,11 @@ class StreamWriter(_Driver, DataSourceStreamArrowWriter):
         label = batch_label(int(batch))
         return _stage(self._target, series, label, context.partitionId(), iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
         """Publish a batch, on the driver; a batch that was published before is dropped."""
         tasks = _tasks(messages)
         fs, checkpoint = Home.on_disk("/").fs, str(self._options.checkpoint)
@@ -148,7 +152,11 @@ class StreamWriter(_Driver, DataSourceStreamArrowWriter):
             return  # an empty batch of a query that nobody names
         self._sink().commit_batch(app, batchId, offsets_digest(fs, checkpoint, batchId), tasks)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803, ARG002 - Spark's name
+    ) -> None:
         """Drop what the tasks staged and no commit chose, even if this batch was published."""
         self._sink().abort(_tasks(messages))
 
