@@ -209,7 +209,18 @@ def test_nothing_is_null_and_spaces_around_an_object_do_not_matter(
     nothing = dict.fromkeys(schema.names)
     assert rows == [nothing] * 4 + [nothing | {"text": "a\nb", "big": 7}] + [nothing] * 2
     assert malformed == []
-    for value in (b"null", b"[]", b"5", b'"x"', b"{", b"{}{}", b"{} x", b"\xef\xbb\xbf{}", b"}{"):
+    for value in (
+        b"null",
+        b"[]",
+        b"5",
+        b'"x"',
+        b"{",
+        b"{}{}",
+        b"{} x",
+        b"\xef\xbb\xbf{}",
+        b"}{",
+        b'{"z":"\xff"}',
+    ):
         assert decode([b"{}", value, b"{}"], schema) == ([nothing] * 3, [1])
 
 

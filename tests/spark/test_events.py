@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import pickle
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructType
 
 import headwater
@@ -26,114 +23,38 @@ from headwater.errors import (
     PositionError,
     UnsupportedError,
 )
-from headwater.events import Event, EventLog, EventReader
+from headwater.events import Event, EventLog
 from headwater.events import _rotation as rotation
 from headwater.events._event import decode_line
 from headwater.events._history import Chunk
 from headwater.events._libraries import zstd
 from headwater.events._writer import Writer
 from headwater.spark._event_lines import EventColumns, event_columns
-from headwater.spark._event_stream import EventStreamReader, parse_offset
-from headwater.spark._events import EventBatchReader
-from headwater.spark._options import parse_read_options
 from tests.events.folder import made, made_many, put
+from tests.spark.event_rows import (
+    ARROW,
+    SCHEMA,
+    batch_reader,
+    expected,
+    fill,
+    numbers,
+    read_all,
+    rows,
+    stream_reader,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import InputPartition
 
     Row = dict[str, Any]
-
-SCHEMA = StructType()
-for _name in ("sequence", "type", "data", "ts", "id", "actor", "meta", "offset"):
-    SCHEMA = SCHEMA.add(
-        _name, LongType() if _name in {"sequence", "ts", "offset"} else StringType()
-    )
-ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Name a folder that is not there yet."""
     return tmp_path / "events"
-
-
-def batch_reader(path: Path, schema: StructType = SCHEMA, /, **options: str) -> EventBatchReader:
-    """A batch read, as Spark makes it: through a pickle."""
-    given = {"path": str(path), "kind": "events", **options}
-    reader = EventBatchReader(parse_read_options(given, stream=False), schema)
-    again: EventBatchReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
-    return again
-
-
-def stream_reader(path: Path, schema: StructType = SCHEMA, /, **options: str) -> EventStreamReader:
-    """A streaming read."""
-    given = {"path": str(path), "kind": "events", "startingSequence": "earliest", **options}
-    return EventStreamReader(parse_read_options(given, stream=True), schema)
-
-
-def read_all(
-    reader: EventBatchReader | EventStreamReader, parts: list[InputPartition]
-) -> list[Row]:
-    """The rows of some parts, each read by another reader than the one that planned it."""
-    found: list[Row] = []
-    for part in parts:
-        worker, sent = pickle.loads(pickle.dumps((reader, part)))  # noqa: S301 - our own
-        batches: Iterable[pa.RecordBatch] = worker.read(sent)
-        for batch in batches:
-            assert batch.schema.equals(to_arrow_schema(reader.schema, timezone="UTC"))
-            found += batch.to_pylist()
-    return found
-
-
-def rows(path: Path, **options: str) -> list[Row]:
-    """The rows of a batch read."""
-    reader = batch_reader(path, **options)
-    return read_all(reader, reader.partitions())
-
-
-def compact(value: object) -> str:
-    """JSON as the log writes it."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def expected(path: Path) -> list[Row]:
-    """What a batch read has to show, by the reader of event logs."""
-    reader = EventReader(path)
-    base = reader.end.base
-    return [
-        {
-            "sequence": entry.sequence,
-            "type": entry.event.type,
-            "data": compact(entry.event.data),
-            "ts": entry.event.ts,
-            "id": entry.event.id,
-            "actor": entry.event.actor,
-            "meta": None if entry.event.meta is None else compact(entry.event.meta),
-            "offset": entry.offset if entry.base == base else None,
-        }
-        for entry in reader.read()
-    ]
-
-
-def fill(path: Path, sizes: Iterable[int], active: int) -> None:
-    """Events in frames of so many, and some behind them."""
-    at = 0
-    with EventLog(path, max_log_bytes=0, durability="os") as log:
-        for size in sizes:
-            log.append_many(made_many(at, at + size))
-            log.rotate()
-            at += size
-        log.append_many(made_many(at, at + active))
-
-
-def numbers(found: list[Row]) -> list[int]:
-    """The numbers of the events in some rows."""
-    return [row["sequence"] for row in found]
 
 
 # --- batch ----------------------------------------------------------------------------------------
@@ -301,6 +222,16 @@ def test_malformed_line_is_an_error_with_its_place_or_is_left_out(
     assert "left out 1 malformed line" in caplog.text
 
 
+def test_objects_and_lines_that_only_add_up_are_malformed(path: Path) -> None:
+    """Two objects in one line and one over two lines: as many objects as lines, and no event."""
+    event = b'{"type":"a","data":1,"ts":1}'
+    path.mkdir()
+    put(path / "app.jsonl", event + event + b"\n" + event.replace(b",", b",\n", 1) + b"\n")
+    with pytest.raises(CorruptionError, match="line 1 of the history"):
+        rows(path)
+    assert rows(path, skipMalformed="true") == []
+
+
 def test_line_with_unknown_fields_and_empty_lines_keep_their_numbers(path: Path) -> None:
     """Other fields are not shown; an empty line is no event and takes a number; spaces stay."""
     path.mkdir()
@@ -453,173 +384,6 @@ def test_what_is_an_event_is_what_every_reader_of_the_log_says(
         assert (row["meta"] and msgspec.json.decode(row["meta"])) == event.meta
 
 
-# --- streams --------------------------------------------------------------------------------------
-
-
-def drain(path: Path, limit: object, **options: str) -> list[list[Row]]:
-    """The batches of a stream to the end of the log."""
-    stream = stream_reader(path, **options)
-    at, found = stream.initialOffset(), []
-    while (end := stream.latestOffset(at, limit)) != at:  # type: ignore[arg-type]
-        found.append(read_all(stream, stream.partitions(at, end)))
-        at = end
-    return found
-
-
-@settings(max_examples=25)
-@given(
-    sizes=st.lists(st.integers(1, 20), max_size=4),
-    active=st.integers(0, 20),
-    most=st.integers(1, 25),
-    by_rows=st.booleans(),
-)
-def test_stream_admits_what_the_limit_allows_and_leaves_nothing_out(
-    tmp_path_factory: pytest.TempPathFactory,
-    sizes: list[int],
-    active: int,
-    most: int,
-    by_rows: bool,  # noqa: FBT001 - generated
-) -> None:
-    """Batches of so many events, or bytes of lines and one event at least; together all of them."""
-    path = tmp_path_factory.mktemp("log") / "events"
-    fill(path, sizes, active)
-    total = sum(sizes) + active
-    limit = ReadMaxRows(most) if by_rows else ReadMaxBytes(most * 60)
-    batches = drain(path, limit, maxBytesPerPartition="100")
-    assert [row for batch in batches for row in batch] == expected(path)
-    if by_rows:
-        assert [len(batch) for batch in batches[:-1]] == [most] * (len(batches) - 1)
-    else:
-        lengths = [len(batch) for batch in batches]
-        assert all(1 <= length <= max(1, most * 60 // 45) for length in lengths)
-    assert len(drain(path, ReadAllAvailable())) == (1 if total else 0)
-
-
-def test_stream_planned_again_after_rotations_and_a_restart_has_the_same_rows(path: Path) -> None:
-    """Offsets from a checkpoint are enough for another process, whatever was rotated since."""
-    fill(path, [4], 6)
-    first = stream_reader(path, startingSequence="2")
-    begin = first.initialOffset()
-    middle = first.latestOffset(begin, ReadMaxRows(5))
-    end = first.latestOffset(middle, ReadAllAvailable())
-    batches = [(begin, middle), (middle, end)]
-    before = [read_all(first, first.partitions(*batch)) for batch in batches]
-    assert [numbers(batch) for batch in before] == [[2, 3, 4, 5, 6], [7, 8, 9]]
-    with EventLog(path) as log:
-        for step in range(3):
-            log.append_many(made_many(10 + step, 11 + step))
-            log.rotate()
-            again = stream_reader(path, maxBytesPerPartition="50")
-            batches = json.loads(json.dumps(batches))
-            assert [read_all(again, again.partitions(*batch)) for batch in batches] == before
-    later = stream_reader(path)
-    assert numbers(
-        read_all(later, later.partitions(end, later.latestOffset(end, ReadAllAvailable())))
-    ) == [10, 11, 12]
-
-
-def test_stream_without_new_events_has_nothing_to_do_even_after_a_rotation(path: Path) -> None:
-    """Spark compares offsets as text: an old one comes back to the letter."""
-    fill(path, [3], 3)
-    stream = stream_reader(path)
-    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    assert json.dumps(stream.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
-    with EventLog(path) as log:
-        log.rotate()
-    assert json.dumps(stream.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
-    assert stream.partitions(end, end) == []
-    assert list(end)[:4] == ["v", "base", "offset", "sequence"]
-
-
-def test_stream_follows_a_writer_through_rotations(path: Path) -> None:
-    """One reader, batch after batch, while events are appended and rotated away."""
-    stream = None
-    found: list[int] = []
-    with EventLog(path, max_log_bytes=0) as log:
-        stream = stream_reader(path)
-        at = stream.initialOffset()
-        for step in range(12):
-            log.append_many(made_many(step * 3, step * 3 + 3))
-            if step % 3 == 1:
-                log.rotate()
-            end = stream.latestOffset(at, ReadAllAvailable())
-            if step % 4 == 3:
-                log.rotate()
-            found += numbers(read_all(stream, stream.partitions(at, end)))
-            stream.commit(end)
-            at = end
-        assert stream.reportLatestOffset()["sequence"] == at["sequence"] == 36
-    assert found == list(range(36))
-
-
-def test_stream_ends_at_what_is_durable_while_a_writer_is_at_work(path: Path) -> None:
-    """What a power cut may take back is never handed to a query."""
-    with EventLog(path, durability="os") as log:
-        stream = stream_reader(path)
-        at = stream.initialOffset()
-        log.append_many(made_many(0, 3))
-        assert stream.latestOffset(at, ReadAllAvailable()) == at
-        log.sync()
-        end = stream.latestOffset(at, ReadAllAvailable())
-        assert end["sequence"] == 3
-        log.append_many(made_many(3, 5))
-    assert stream.latestOffset(end, ReadAllAvailable())["sequence"] == 5
-
-
-def test_stream_starts_where_it_is_told(path: Path) -> None:
-    """Earliest, latest, and any number, in the archive and behind it, but not beyond the end."""
-    fill(path, [4, 4], 4)
-    for start in range(13):
-        assert stream_reader(path, startingSequence=str(start)).initialOffset()["sequence"] == start
-    assert stream_reader(path, startingSequence="latest").initialOffset()["sequence"] == 12
-    with pytest.raises(PositionError, match="event 13 is wanted, and the log ends at 12"):
-        stream_reader(path, startingSequence="13").initialOffset()
-
-
-def test_stream_until_now_ends_where_the_log_ended(path: Path) -> None:
-    """`availableNow` takes what was there, in steps, and nothing that came later."""
-    fill(path, [4], 4)
-    stream = stream_reader(path, maxRecordsPerTrigger="3")
-    limit = stream.getDefaultReadLimit()
-    assert limit == ReadMaxRows(3)
-    stream.prepareForTriggerAvailableNow()
-    with EventLog(path) as log:
-        log.append_many(made_many(8, 20))
-        log.rotate()
-    at, sizes = stream.initialOffset(), []
-    while (end := stream.latestOffset(at, limit)) != at:
-        sizes.append(end["sequence"] - at["sequence"])
-        at = end
-    assert sizes == [3, 3, 2]
-    assert stream.reportLatestOffset()["sequence"] == 20
-
-
-def test_limits_come_from_the_options(path: Path) -> None:
-    """Records, bytes, or everything."""
-    assert stream_reader(path, maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
-    assert stream_reader(path).getDefaultReadLimit() == ReadAllAvailable()
-
-
-def test_checkpoint_of_another_log_or_source_is_refused(path: Path, tmp_path: Path) -> None:
-    """A place that the log does not have is an error, not a place near it."""
-    fill(path, [3], 5)
-    stream = stream_reader(path)
-    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    other = tmp_path / "other"
-    with EventLog(other) as log:
-        log.append_many(made_many(100, 104))
-        log.rotate()
-        log.append_many(made_many(104, 120))
-    with pytest.raises(PositionError, match="the log has no place"):
-        stream_reader(other).latestOffset(end, ReadAllAvailable())
-    with pytest.raises(PositionError, match="the log has no place"):
-        stream_reader(other).partitions(stream_reader(other).initialOffset(), end)
-    with pytest.raises(InvalidInputError, match="none of an event log"):
-        stream.latestOffset({"v": 1, "log": "abc", "next": {"0": 4}}, ReadAllAvailable())
-    with pytest.raises(UnsupportedError, match="version 2: upgrade"):
-        parse_offset({**end, "v": 2})
-
-
 # --- the real session -----------------------------------------------------------------------------
 
 
@@ -638,27 +402,3 @@ def test_event_log_is_a_dataframe(path: Path, spark: SparkSession) -> None:
     (path.parent / "nothing").mkdir()
     nothing = spark.read.format("headwater").option("kind", "events")
     assert nothing.load(str(path.parent / "nothing")).count() == 0
-
-
-def test_event_log_is_a_stream_that_outlives_rotations_and_restarts(
-    path: Path, spark: SparkSession
-) -> None:
-    """Two runs to the end with one checkpoint, rotated in between: every event exactly once."""
-    out, checkpoint = str(path.parent / "out"), str(path.parent / "checkpoint")
-    with EventLog(path) as log:
-        for run in range(2):
-            log.append_many(made_many(run * 20, run * 20 + 20))
-            stream = spark.readStream.format("headwater").option("kind", "events")
-            query = (
-                stream.option("startingSequence", "earliest")
-                .option("maxRecordsPerTrigger", "12")
-                .load(str(path))
-                .writeStream.format("parquet")
-                .option("checkpointLocation", checkpoint)
-                .trigger(availableNow=True)
-                .start(out)
-            )
-            assert query.awaitTermination(60)
-            log.rotate()
-    found = spark.read.parquet(out).select("sequence").collect()
-    assert sorted(row[0] for row in found) == list(range(40))
