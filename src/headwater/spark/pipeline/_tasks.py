@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headwater import errors
 from headwater.fs import random_bytes
+from headwater.spark._session import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Jobs that are on Spark at a time: while the last tasks of one run, those of the next begin.
 _JOBS: Final = 2
 _SCHEMA: Final = "unit bigint, error string, result string"
+#: A range of so many numbers has a partition for each task.
+_MANY: Final = 1_000_000
 #: Errors that are made of a message alone; any other comes back as the family's root.
 _PLAIN: Final = (
     errors.ArchiveError,
@@ -174,17 +177,7 @@ def _task(
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks the session runs at a time."""
-    try:
-        context = spark.sparkContext
-    except Exception:  # noqa: BLE001 - a Connect session has none, and says so in its own way
-        return int(spark.range(0, _MANY).select(_partition_id()).distinct().count())
-    return int(context.defaultParallelism)
-
-
-_MANY: Final = 1_000_000
-
-
-def _partition_id() -> Any:  # noqa: ANN401 - a column of either kind of session
-    from pyspark.sql.functions import spark_partition_id  # noqa: PLC0415 - pyspark is optional
-
-    return spark_partition_id()
+    if is_connect(spark):  # it cannot ask the context
+        numbers = spark.range(0, _MANY).selectExpr("spark_partition_id()")
+        return numbers.distinct().count()
+    return int(spark.sparkContext.defaultParallelism)
