@@ -15,9 +15,11 @@ from headwater.archive import Archive, Archiver, LocalStore
 from headwater.archive._catalogue import HEAD, parse_head
 from headwater.errors import HeadwaterError
 from headwater.events import Event, EventLog
+from headwater.spark.pipeline import compact
 from headwater.spark.pipeline._verify import verify
-from headwater.spark.pipeline._verify_archive import catalogue_problems
+from headwater.spark.pipeline._verify_archive import catalogue_problems, verify_files
 from headwater.spark.pipeline._verify_log import Joint, broken_joints, log_parts
+from headwater.spark.pipeline._where import logs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +130,35 @@ def test_verify_divided_in_any_way_reads_every_record(shop: Shop, part_bytes: in
     assert len(log_parts(Home.on_disk(str(shop.log(0))), part_bytes)) == {1: 6, 9000: 2}.get(
         part_bytes, 0
     )
+
+
+def test_archive_that_was_compacted_is_verified_as_any_other(shop: Shop) -> None:
+    """A file of several segments has its own hash, and is compared with all their records."""
+    compact(None, shop.root, options=shop.options)
+    report = shop.verified()
+    assert report.ok, report.problems
+    columns = [report.columns.index(name) for name in ("files", "archived_records", "compared")]
+    assert [[row[column] for column in columns] for row in report.rows] == [
+        [1, 300, 300],
+        [1, 300, 150],
+    ]
+    (new,) = {entry.file for entry in shop.archive(1).entries()}
+    path = shop.far / "shop" / "sales" / "partition=1" / new
+    flip(path, path.stat().st_size // 2)
+    assert new in problem_of(shop.verified())
+
+
+def test_file_that_left_the_catalogue_meanwhile_is_no_damage(shop: Shop) -> None:
+    """Between the plan and the worker a compaction may take a file away."""
+    target = next(iter(logs_of(shop.root, shop.options)))
+    entries = shop.archive(0).entries()
+    compact(None, shop.root, options=shop.options)
+    for path in shop.files(0):
+        if path.name in {entry.file for entry in entries}:
+            path.unlink()
+    found = verify_files(target, entries)
+    assert (found["files"], found["problems"]) == (0, [])
+    assert shop.verified().ok
 
 
 # --- damage in the log ----------------------------------------------------------------------------
