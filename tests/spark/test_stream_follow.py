@@ -377,6 +377,7 @@ def test_lost_records_are_no_part_of_a_limit(place: Place) -> None:
     for limit in (Limit(records=1), Limit(bytes=1)):
         follower = place.follow(failOnDataLoss="false")
         end = kept(follower.latest(start, limit))
+        assert follower.lost == 7
         assert spans(follower, start, end) == {0: (7, 8)}
         assert follower.lost == 7
 

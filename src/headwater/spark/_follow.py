@@ -50,8 +50,9 @@ class Follower:
         self._live = LiveLogs(options, monotonic)
         self._readers: dict[LogKey, NamedReader] = {}
         self._target: dict[LogKey, int] | None = None
-        #: Records that were wanted and are nowhere any more.
+        #: Records that were wanted and are nowhere any more, and how far they were counted.
         self.lost = 0
+        self._lost_to: dict[str, int] = {}
 
     # --- where it begins, and how far it goes -----------------------------------------------------
 
@@ -165,17 +166,24 @@ class Follower:
                 f"{end}: it lost records that the query has seen. With failOnDataLoss=false the "
                 "query goes on at the end"
             )
-        self._lose(log, end, sequence)
+        self._count(log.target.label, end, sequence)
         return end
 
     def _lose(self, log: LiveLog, start: int, stop: int) -> None:
-        """Count records that are gone."""
-        self.lost += abs(stop - start)
+        """Count records that are gone: once, whoever meets them first."""
+        label = log.target.label
+        start = max(start, self._lost_to.get(label, 0))
+        if start < stop:
+            self._lost_to[label] = stop
+            self._count(label, start, stop)
+
+    def _count(self, label: str, start: int, stop: int) -> None:
+        self.lost += stop - start
         logger.warning(
             "%s: records %d to %d are lost: they are nowhere any more; the query goes on",
-            log.target.label,
-            min(start, stop),
-            max(start, stop) - 1,
+            label,
+            start,
+            stop - 1,
         )
 
     # --- how much of it ---------------------------------------------------------------------------
@@ -204,7 +212,9 @@ class Follower:
         """The first record from a sequence on that is there; lost ones are no part of a limit."""
         if self._options.fail_on_data_loss or sequence >= log.oldest_here():
             return sequence
-        return max(sequence, log.marks("earliest")[0])
+        oldest = max(sequence, log.marks("earliest")[0])
+        self._lose(log, sequence, oldest)  # now: Spark asks what was lost before it plans the batch
+        return oldest
 
     def _end_of(self, key: LogKey, log: LiveLog) -> int:
         return log.end if self._target is None else min(log.end, self._target.get(key, 0))
