@@ -115,6 +115,14 @@ def test_state_is_held_by_one_job_at_a_time(tmp_path: Path) -> None:
         pytest.fail("two had it")
 
 
+def test_results_without_their_plan_are_no_results(tmp_path: Path) -> None:
+    """What is done counts for the plan beside it alone: without one the job begins anew."""
+    with pytest.raises(KeyboardInterrupt):
+        sums(str(tmp_path), 1, stop_at=2)
+    (tmp_path / "job.json").unlink()
+    assert sums(str(tmp_path), 10) == 60
+
+
 def test_damaged_state_is_named(tmp_path: Path) -> None:
     """A result that is none, or another unit's, is an error with its file, and no result."""
     with job_state(str(tmp_path), "sum", {}, lambda: units(2)) as state:

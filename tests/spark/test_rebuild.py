@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import headwater
@@ -127,6 +127,7 @@ def numbered(count: int) -> list[tuple[bytes | None, bytes]]:
 
 @settings(max_examples=30, deadline=None)
 @given(ROWS, st.integers(1, 5), st.sampled_from(ALL))
+@example([(b"b", b"1"), (b"a", b"2"), (b"c", b"3"), (b"a", b"4")], 3, LISTED)
 def test_rebuild_of_any_log_equals_the_sequential_fold(
     rows: list[tuple[bytes | None, bytes]], units: int, view: View
 ) -> None:

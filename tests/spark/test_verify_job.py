@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headwater
 from headwater._home import Home
 from headwater.archive import Archive, Archiver, LocalStore
 from headwater.archive._catalogue import HEAD, parse_head
+from headwater.archive._parquet import ContentHash, footer_checksum
 from headwater.errors import HeadwaterError
 from headwater.events import Event, EventLog
 from headwater.spark.pipeline import compact
@@ -24,7 +27,7 @@ from headwater.spark.pipeline._where import logs_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.archive import Head
+    from headwater.archive import Entry, Head
     from headwater.spark.pipeline._job import JobReport
 
 SEGMENT = 64 * 1024
@@ -222,6 +225,56 @@ def test_archived_file_with_the_records_of_another_is_named(shop: Shop) -> None:
     """A file that is whole and is not the one that the catalogue means."""
     shop.files(0)[2].write_bytes(shop.files(1)[2].read_bytes())
     assert shop.files(0)[2].name in problem_of(shop.verified())
+
+
+def forged(shop: Shop, change: str) -> Entry:
+    """Write the first file of the far partition anew, whole in itself; returns a fitting entry."""
+    entry, path = shop.archive(1).entries()[0], shop.files(1)[0]
+    with pq.ParquetFile(path) as file:
+        table, facts = file.read(), dict(file.metadata.metadata)
+    facts = {name: text for name, text in facts.items() if name.startswith(b"headwater.")}
+    values, sequences = table.column("value").to_pylist(), table.column("sequence").to_pylist()
+    if change == "value":
+        values[7] = b"another"
+    if change == "sequence":
+        sequences[7] += 1
+    columns = {"value": values, "sequence": sequences}
+    for name, column in columns.items():
+        field = table.schema.field(name)
+        table = table.set_column(
+            table.schema.names.index(name), field, pa.array(column, field.type)
+        )
+    if change == "sequence":
+        content = ContentHash()
+        for batch in table.drop_columns(["timestamp"]).to_batches():
+            content.update(batch)
+        entry = entry._replace(content=content.hexdigest())
+        facts[b"headwater.content"] = entry.content.encode()
+    if change == "chain":
+        facts[b"headwater.chain"] = b"1"
+    with pq.ParquetWriter(path, table.schema.with_metadata(None)) as writer:
+        writer.write_table(table.replace_schema_metadata(None))
+        writer.add_key_value_metadata(facts)
+    footer = footer_checksum(memoryview(path.read_bytes()))
+    return entry._replace(footer=footer, bytes=path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("nothing", None),
+        ("value", "the records have the hash"),
+        ("sequence", "sequences do not follow each other"),
+        ("chain", "the file says"),
+    ],
+)
+def test_forged_file_that_is_whole_in_itself_is_named(
+    shop: Shop, change: str, words: str | None
+) -> None:
+    """Page checksums and footer are right; records, sequences or facts are not."""
+    target = list(logs_of(shop.root, shop.options))[1]
+    problems = verify_files(target, [forged(shop, change)])["problems"]
+    assert (words is None and problems == []) or (words is not None and words in problems[0])
 
 
 def test_archive_of_another_log_is_named(shop: Shop) -> None:
