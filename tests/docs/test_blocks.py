@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: The page that needs Spark; it runs where the tests of Spark do.
-WITH_SPARK: Final = ROOT / "docs" / "guides" / "spark.md"
+#: Pages that need Spark; they run where the tests of Spark do.
+WITH_SPARK: Final = (ROOT / "README.md", ROOT / "docs" / "guides" / "spark.md")
 #: Blocks that are shown and not run: the commands that need a clone of the repository.
 EXEMPT: Final = 2
 FENCE: Final = re.compile(r"^(`{3,})(.*)$")
@@ -151,7 +151,7 @@ def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != WITH_SPARK], ids=page_name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_SPARK], ids=page_name)
 def test_blocks_of_the_page_run_as_shown(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,12 +160,12 @@ def test_blocks_of_the_page_run_as_shown(
     run_page(page, tmp_path)
 
 
-@pytest.mark.xdist_group("spark")
-def test_blocks_of_the_page_on_spark_run_as_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", WITH_SPARK, ids=page_name)
+def test_blocks_of_the_page_on_spark_run_as_shown(page: Path, tmp_path: Path) -> None:
     """The same in a process of its own: what Spark starts stays in the folder it began in."""
-    code = f"from tests.docs.test_blocks import *; run_page(WITH_SPARK, Path({str(tmp_path)!r}))"
+    code = "import sys; from tests.docs.test_blocks import *; run_page(*map(Path, sys.argv[1:]))"
     outcome = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, str(page), str(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -7,10 +7,11 @@ a session is made when a job needs one, and `--here` does without.
 from __future__ import annotations
 
 import argparse
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.cli.options import NO, OK, UsageError, command, group
+from headwater.cli.terminal import hushed
 from headwater.cli.text import size_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _add_session(parser: Parser, *, here: bool = True, dry_run: bool = True) -> 
         "--set", action="append", default=[], type=_pair, metavar="NAME=VALUE",
         help="a setting of Spark",
     )  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="let Spark speak, too")
     if here:
         parser.add_argument("--here", action="store_true", help="in this process, without Spark")
     if dry_run:
@@ -119,8 +121,9 @@ def _session(arguments: argparse.Namespace, terminal: Terminal) -> Iterator[Spar
         return
     from headwater.spark import session  # noqa: PLC0415 - an extra
 
-    quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
-    with terminal.waiting("starting Spark"):
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    terminal.progress("starting Spark ...")
+    with nullcontext() if arguments.verbose else hushed():
         spark = session("headwater spark", arguments.master, quiet | dict(arguments.set))
     try:
         yield spark
