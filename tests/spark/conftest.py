@@ -1,8 +1,8 @@
 """One Spark session for every test in this folder, in one process of the run.
 
 A session takes seconds to start, and its first use of a Python source takes seconds more. So all
-tests here belong to one group, which `--dist loadgroup` hands to one worker as a whole. What a test
-sets on the session it takes back.
+tests here stay together: one process of the run gets this folder as a whole. What a test sets on
+the session it takes back.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ FLAGS: Final = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here runs in one worker, and Spark's own warnings are no errors."""
+    """Spark's own warnings are no errors here."""
     for item in items:
         if FOLDER in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
             for line in WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(line))
 
