@@ -139,6 +139,7 @@ def main(base: Path) -> None:
 
     from tests.spark.conftest import FLAGS  # noqa: PLC0415 - the tests' session
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]")
     for name, value in FLAGS.items():
         builder = builder.config(name, value)

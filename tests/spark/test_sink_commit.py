@@ -378,6 +378,15 @@ def test_group_that_the_application_refuses_fails_with_its_reason_and_can_be_tri
     assert dock.leftovers() == []
 
 
+def test_mark_of_the_same_number_that_is_not_ours_is_a_conflict(dock: Dock) -> None:
+    """Two topics whose sinks were mixed up: what is there is not taken for ours."""
+    with application(dock, 0) as log:
+        log.append_many([b"foreign run"], producer=producer_of(SERIES), batch=0)
+    with pytest.raises(ConflictError, match="other content"):
+        dock.commit(0, [[(HERE[0], 9)]])
+    assert dock.values(0) == [b"foreign run"]
+
+
 def test_groups_of_others_in_the_inbox_are_appended_in_passing(dock: Dock) -> None:
     """Whoever opens a log for writing empties its inbox, and so does the sink."""
     (task,) = dock.stage(SERIES, batch_label(0), [[(HERE[0], 9)]])
