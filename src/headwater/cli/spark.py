@@ -119,17 +119,19 @@ def _session(arguments: argparse.Namespace, terminal: Terminal) -> Iterator[Spar
     if getattr(arguments, "here", False):
         yield None
         return
-    from headwater.spark import session  # noqa: PLC0415 - an extra
+    from headwater.spark._session import active, session  # noqa: PLC0415 - an extra
 
     quiet = {"spark.ui.showConsoleProgress": "false"}
+    was_there = active() is not None
     terminal.progress("starting Spark ...")
     with nullcontext() if arguments.verbose else hushed():
         spark = session("headwater spark", arguments.master, quiet | dict(arguments.set))
     try:
         yield spark
     finally:
-        with suppress(KeyboardInterrupt):  # Ctrl-C was heard already
-            spark.stop()
+        if not was_there:
+            with suppress(KeyboardInterrupt):  # Ctrl-C was heard already
+                spark.stop()
 
 
 def _told(report: JobReport, terminal: Terminal) -> int:

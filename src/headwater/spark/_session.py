@@ -58,14 +58,14 @@ def session(
     Raises `UnsupportedError` where there is no Java that Spark runs on.
     """
     wanted = {key: _checked(key, value) for key, value in (config or {}).items()}
-    found = _active()
+    found = active()
     if found is None:
         return register(_begun(name, master, wanted))
     _adopt(found, wanted)
     return register(found)
 
 
-def _active() -> SparkSession | None:
+def active() -> SparkSession | None:
     """The session of this thread, else that of the process."""
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - it takes a while
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
