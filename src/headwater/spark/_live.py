@@ -126,22 +126,12 @@ class LiveLog:
         return list(self.range(start, stop).extents)
 
     def range(self, start: int, stop: int) -> Range:
-        """What a plan needs to know of a range.
-
-        A segment that is not full counts as what is in it: its file has its full size all the time.
-        """
+        """What a plan needs to know of a range."""
         survey = Survey(self.target)
         try:
-            found = survey.range(start, stop)
+            return survey.range(start, stop)
         finally:
             survey.close()
-        state = None if self._view is None else self._view.wait_state()
-        if self._view is None or state is None or not state.trusted or not found.extents:
-            return found
-        place, last = self._view.locate(self._view.next_sequence), found.extents[-1]
-        if last.segment_id != place.segment_id:
-            return found
-        return found._replace(extents=[*found.extents[:-1], last._replace(bytes=place.offset)])
 
     def check(self, place: Place) -> None:
         """Raise `PositionError` unless a place that was noted means the same record today."""

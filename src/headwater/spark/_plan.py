@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from headwater._types import SegmentInfo
+
 #: Without a wish of the user's: parts between these sizes, and so many of them if that fits.
 _LEAST_BYTES: Final = 16 * MIB
 _MOST_BYTES: Final = 128 * MIB
@@ -117,8 +119,16 @@ class Survey:
         here = [] if self._log is None else self._log.segments()
         seam = here[0].start if here else stop
         found = [] if self._archive is None or start >= seam else self._archived(start, seam)
-        found += [Extent(s.start, s.stop, s.size_bytes, s.segment_id) for s in here]
+        found += [Extent(s.start, s.stop, self._used(s), s.segment_id) for s in here]
         return [each for each in found if each.stop > start and each.start < stop]
+
+    def _used(self, segment: SegmentInfo) -> int:
+        """Bytes that are in a segment; the file of the active one has its full size at once."""
+        if segment.sealed or self._log is None:
+            return segment.size_bytes
+        view = self._log._view  # noqa: SLF001 - a log's view knows where its end is
+        end = view.locate(view.next_sequence)
+        return end.offset if end.segment_id == segment.segment_id else segment.size_bytes
 
     def _archived(self, start: int, stop: int) -> list[Extent]:
         if self._archive is None:
@@ -179,11 +189,11 @@ def _cover(wanted: Range) -> list[Extent]:
 def _parts(wanted: Range, extents: list[Extent], most: int) -> list[tuple[Piece, ...]]:
     """Neighbours together, as long as they are not more than `most` bytes."""
     found: list[list[Piece]] = []
-    size = most
+    size = 0
     for extent in extents:
         for start, stop in cut(extent.start, extent.stop, ceil(extent.bytes / most)):
             weight = extent.bytes * (stop - start) // (extent.stop - extent.start)
-            if size + weight > most:
+            if not found or size + weight > most:
                 found.append([])
                 size = 0
             size += weight
