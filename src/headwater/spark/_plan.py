@@ -192,7 +192,7 @@ def _parts(wanted: Range, extents: list[Extent], most: int) -> list[tuple[Piece,
     size = 0
     for extent in extents:
         for start, stop in cut(extent.start, extent.stop, ceil(extent.bytes / most)):
-            weight = extent.bytes * (stop - start) // (extent.stop - extent.start)
+            weight = max(1, extent.bytes * (stop - start) // (extent.stop - extent.start))
             if not found or size + weight > most:
                 found.append([])
                 size = 0
