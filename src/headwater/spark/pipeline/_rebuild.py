@@ -53,9 +53,6 @@ By: TypeAlias = Literal["auto", "merge", "key"]
 
 JOB: Final = "rebuild-view"
 COLUMNS: Final = ("history", "by", "units", "items", "keys", "snapshot")
-#: Stretches for each task that runs at a time: they do not all take equally long. Sets of keys are
-#: as many as the tasks, because each of them reads everything.
-_PARTS: Final = {"merge": 2, "key": 1}
 #: So many items show whether a merge is exact.
 _SAMPLE: Final = 1000
 
@@ -80,7 +77,9 @@ def rebuild_view(  # noqa: PLR0913 - one keyword per option of the command
     those of a batch read: a log, a topic, a store with `topic`; with `archive` or `config` for what
     only the archive has; an event log with `kind=events`. Each partition is a log with a snapshot
     of its own, as `views.over(log, view)` has it: in the log's `views/`, or in `folder`. `by` says
-    how the work is divided, `merge` where the view has one, else `key`; `units` how often.
+    how the work is divided, `merge` where the view has one, else `key`; `units` into how many
+    parts, by default as many as run at a time. Each merged part costs the driver a merge, and each
+    set of keys costs its worker a look at every item.
 
     Only durable records are folded. A snapshot is replaced as a whole, and a view that is open is
     not disturbed by it. A run that was killed goes on where it was: `state` is the folder for what
@@ -93,7 +92,7 @@ def rebuild_view(  # noqa: PLR0913 - one keyword per option of the command
     watch = Stopwatch()
     definition = _loaded(view)
     way = _way(definition, by)
-    width = units or _PARTS[way] * (1 if spark is None else parallelism(spark))
+    width = units or (1 if spark is None else parallelism(spark))
     rows: list[tuple[Cell, ...]] = []
     for number, history in enumerate(_histories(path, options, start_sequence, folder)):
         place = None if state is None else f"{absolute(state)}/{number}"

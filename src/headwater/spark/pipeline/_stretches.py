@@ -34,6 +34,11 @@ Facts: TypeAlias = dict[str, Any]
 _PART_BYTES: Final = 256 * MIB
 
 
+def _rounds(size_bytes: int, parts: int) -> int:
+    """How often that many workers have to go: each time all of them have the same to do."""
+    return max(1, -(-size_bytes // (parts * _PART_BYTES)))
+
+
 class Stretches(Protocol):
     """A history that is to be folded, as the driver sees it."""
 
@@ -50,7 +55,7 @@ class Stretches(Protocol):
         """The place behind the last item that is durable now."""
 
     def cut(self, end: Place, parts: int) -> list[Facts]:
-        """At least so many stretches up to a place, where there are items enough."""
+        """So many stretches up to a place, or a multiple of it, where there are items enough."""
 
     def sample(self, end: Place, count: int) -> list[Any]:
         """The first items, at most so many."""
@@ -97,7 +102,7 @@ class RecordStretches:
         known = {"target": list(self._target), "log_id": self._log.log_id.hex()}
         return [
             {"kind": "records", **known, "start": start, "stop": behind}
-            for start, behind in cut(self._start, stop, max(parts, -(-size // _PART_BYTES)))
+            for start, behind in cut(self._start, stop, _rounds(size, parts) * parts)
         ]
 
     def sample(self, end: Place, count: int) -> list[Any]:
@@ -155,7 +160,7 @@ class EventStretches:
             if chunk.data and chunk.sequence < stop
         ]
         total = sum(size for *_, size in chunks)
-        step = max(1, min(_PART_BYTES, -(-total // parts)))
+        step = max(1, -(-total // (parts * _rounds(total, parts))))
         begins, seen, due = [], 0, 0
         for base, offset, sequence, size in chunks:
             if seen >= due:
