@@ -42,6 +42,25 @@ def test_offsets_that_are_equal_are_equal_as_text(
     assert json.dumps(Offsets("r", dict(items)).pack()) == json.dumps(Offsets("r", logs).pack())
 
 
+@given(OFFSETS, st.randoms())
+def test_offsets_of_a_checkpoint_are_packed_to_the_same_text(
+    offsets: Offsets, random: object
+) -> None:
+    """A restart says what the run before it said, in whatever order keys were kept: no new data."""
+    text = json.dumps(offsets.pack())
+    assert json.dumps(parse_offsets(text).pack()) == text
+    assert json.dumps(parse_offsets(_shuffled(json.loads(text), random)).pack()) == text
+
+
+def _shuffled(facts: object, random: object) -> object:
+    """The same with the keys of every object in another order."""
+    if not isinstance(facts, dict):
+        return facts
+    items = [(key, _shuffled(value, random)) for key, value in facts.items()]
+    random.shuffle(items)  # type: ignore[attr-defined]
+    return dict(items)
+
+
 def test_offsets_have_the_documented_form() -> None:
     """Version, reader, and by topic and partition, in the order of their numbers, the places."""
     logs = {
