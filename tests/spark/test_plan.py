@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructType
 
 from headwater.errors import PositionError, SequenceExpiredError
+from headwater.spark._batch import BatchReader, Pieces
 from headwater.spark._options import parse_read_options
 from headwater.spark._plan import Extent, Piece, Range, Survey, cut, plan
 from headwater.spark._targets import Target, targets_of
@@ -83,6 +85,24 @@ def test_plan_parts_are_no_larger_than_wanted(ranges: list[Range], part_bytes: i
         records = sum(piece.stop - piece.start for piece in part)
         heaviest = max(piece.bytes / (piece.stop - piece.start) for piece in part)
         assert size <= part_bytes + heaviest + len(part) or records == 1
+
+
+def test_plan_small_neighbours_share_a_part_and_logs_do_not() -> None:
+    """A thousand small segments are not a thousand tasks; a task still reads one log."""
+    extents = [Extent(n, n + 1, 4096, n) for n in range(1000)]
+    logs = [Target("t/t", number, "/nowhere") for number in range(2)]
+    parts = plan([Range(log, LOG_ID, 0, 1000, extents) for log in logs], None, None)
+    assert [len(part) for part in parts] == [1000, 1000]
+
+
+def test_plan_large_extents_are_cut_to_a_size_of_their_own_accord() -> None:
+    """Without a wish no part is above 128 MiB, and none is cut below 16."""
+
+    def parts_of(size_bytes: int) -> int:
+        extents = [Extent(0, 10**6, size_bytes, 0)]
+        return len(plan([Range(Target("t/t", 0), LOG_ID, 0, 10**6, extents)], None, None))
+
+    assert [parts_of(mib << 20) for mib in (16, 4096)] == [1, 32]
 
 
 def test_plan_hole_between_extents_is_an_error() -> None:
@@ -163,6 +183,25 @@ def test_plan_added_segment_adds_a_part(shop: Shop) -> None:
     assert len(after - before) == 1
 
 
+def _parts(shop: Shop, **options: str) -> list[list[tuple[int, int]]]:
+    """What each task of a batch read is to read, by the options of the source."""
+    given = {"path": shop.path, "archive": str(shop.archive)} | options
+    schema = StructType().add("sequence", LongType())
+    found = BatchReader(parse_read_options(given, stream=False), schema).partitions()
+    return [[piece[2:4] for piece in part.pieces] for part in found if isinstance(part, Pieces)]
+
+
+def test_options_of_size_and_number_reach_the_plan(shop: Shop) -> None:
+    """`minPartitions`, `maxBytesPerPartition` and its other name cut the work, and lose nothing."""
+    assert len(_parts(shop)) == 1
+    assert len(_parts(shop, minPartitions="7")) >= 7
+    small = _parts(shop, maxBytesPerPartition="20k")
+    assert small == _parts(shop, maxPartitionBytes="20k")
+    assert len(small) > len(_parts(shop, maxPartitionBytes="80k")) > 1
+    for parts in (small, _parts(shop, minPartitions="7")):
+        assert [n for part in parts for piece in part for n in range(*piece)] == list(range(3350))
+
+
 def test_targets_of_every_kind_of_path_name_the_same_log(shop: Shop) -> None:
     """A log's folder, a topic's, a store with its topic, a pattern, an archive in both ways."""
     options = [
@@ -178,3 +217,12 @@ def test_targets_of_every_kind_of_path_name_the_same_log(shop: Shop) -> None:
         found = targets_of(parse_read_options(each, stream=False))
         assert [(t.topic, t.partition) for t in found] == [(NAME, 0)], each
         assert (found[0].folder is None) == (str(shop.archive) in str(each)), each
+
+
+def test_targets_of_a_folder_with_odd_characters_is_that_folder(tmp_path: Path) -> None:
+    """A name that could be a pattern, and is there, is a name."""
+    shop = Shop(tmp_path / "a[b]*", partitions=1)
+    shop.fill(10)
+    found = targets_of(parse_read_options({"path": shop.path}, stream=False))
+    shop.close()
+    assert [target.folder for target in found] == [shop.path]
