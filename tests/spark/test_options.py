@@ -128,6 +128,12 @@ def test_options_sizes_have_units(text: str, size: int) -> None:
     )
 
 
+def test_options_with_two_names_mean_the_same_and_checksums_are_always_looked_at() -> None:
+    """`maxPartitionBytes` is `maxBytesPerPartition`; `verify=crc` says what happens anyway."""
+    assert _read(maxPartitionBytes="64m") == _read(maxBytesPerPartition="64m") != _read()
+    assert _read(verify="CRC") == _read()
+
+
 def test_options_of_a_stream_begin_at_its_reader_or_at_the_end() -> None:
     """Without a word a stream begins where its named reader is, else with what is new."""
     plain = parse_read_options({"path": "/log"}, stream=True)
