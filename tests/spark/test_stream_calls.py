@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from headwater.errors import InvalidInputError, UnsupportedError
 from headwater.spark import _stream
 from headwater.spark._options import parse_read_options
+from headwater.spark._source import HeadwaterSource
 from headwater.spark._stream import StreamReader
 from tests.spark.streams import TOPIC, Place
 
@@ -174,3 +175,30 @@ def test_column_that_records_lack_is_refused_where_the_query_starts(place: Place
     options = parse_read_options({"path": str(place.root), "topic": TOPIC}, stream=True)
     with pytest.raises(InvalidInputError, match="no column colour"):
         StreamReader(options, StructType().add("colour", StringType()))
+
+
+def test_stream_decodes_values_in_the_worker_as_a_batch_read_does(place: Place) -> None:
+    """`decode=json`: columns of the record beside fields of the value; an error has its place."""
+    place.append(2, value=b'{"n": 7, "name": "\xc5\xbelu\xc5\xa5"}')
+    options = {"path": str(place.root), "topic": TOPIC, "decode": "json", "reader": "etl",
+               "startingSequence": '{"0": 10, "1": "latest"}'}  # fmt: skip
+    schema = StructType().add("sequence", LongType()).add("n", LongType())
+    schema = schema.add("name", StringType())
+    source = StreamReader(parse_read_options(options, stream=True), schema)
+    start = source.initialOffset()
+    first = source.partitions(start, source.latestOffset(start, ReadAllAvailable()))
+    (batch,) = [batch for part in first for batch in source.read(part)]
+    assert batch.schema == to_arrow_schema(schema, timezone="UTC")
+    assert batch.to_pylist() == [{"sequence": n, "n": 7, "name": "žluť"} for n in (10, 11)]
+    place.append(1, value=b"no json")
+    second = source.partitions(start, source.latestOffset(start, ReadAllAvailable()))
+    source.stop()
+    with pytest.raises(InvalidInputError, match="the value of sequence 12 cannot be decoded"):
+        [list(source.read(part)) for part in second]
+
+
+def test_json_on_a_stream_without_columns_is_refused(place: Place) -> None:
+    """Nobody can tell the fields of values that are not there yet."""
+    options = {"path": str(place.root), "topic": TOPIC, "decode": "json"}
+    with pytest.raises(InvalidInputError, match="option decode: json needs columns"):
+        HeadwaterSource(options).schema()
