@@ -23,9 +23,11 @@ from headwater.errors import (
     SequenceExpiredError,
 )
 from headwater.spark import _scan
-from headwater.spark._batch import BatchReader
+from headwater.spark._batch import BatchReader, range_of
 from headwater.spark._options import parse_read_options
+from headwater.spark._plan import Survey
 from headwater.spark._schema import records_ddl
+from headwater.spark._targets import Target
 from headwater.store import Store
 from tests.spark.shop import NAME, Shop, load, rows
 
@@ -242,6 +244,27 @@ def test_batch_range_really_skips_the_files_in_front_of_it(
     assert len(found) == wanted.rows
     assert [name for name in opened if name.endswith(".parquet")] == [wanted.file]
     assert len(entries) > 1
+
+
+def test_batch_range_up_to_the_latest_holds_while_the_log_grows(tmp_path: Path) -> None:
+    """What comes between two looks at the end is no range that is not there."""
+
+    class Growing(Survey):
+        """Whoever asks for the end finds the log longer the next time."""
+
+        @property
+        def durable_end(self) -> int:
+            found = super().durable_end
+            log.append(b"more")
+            return found
+
+    with headwater.open(tmp_path / "log") as log:
+        log.append(b"first")
+        survey = Growing(Target("a/b", 0, str(tmp_path / "log")))
+        wanted = range_of(survey, parse_read_options({"path": str(tmp_path)}, stream=False))
+        survey.close()
+    assert wanted.start == 0
+    assert wanted.stop > 0
 
 
 def test_batch_range_that_expired_fails_or_is_cut_as_told(

@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
         for target in targets_of(self.options):
             survey = Survey(target)
             try:
-                ranges.append(range_of(survey, self.options))
+                ranges.append(survey.leased(range_of(survey, self.options)))
             finally:
                 survey.close()
         return list(map(Pieces, plan_of(ranges, self.options)))
@@ -87,9 +87,10 @@ def range_of(survey: Survey, options: ReadOptions) -> Range:
     Raises `SequenceExpiredError` and `PositionError` for records that are not there, unless the
     options say that lost data is no error.
     """
-    target, end = survey.target, survey.durable_end
+    target = survey.target
     start = resolve(survey, options.start.of(target.topic, target.partition))
     stop = resolve(survey, options.stop.of(target.topic, target.partition))
+    end = survey.durable_end  # behind both: the log grows meanwhile, and "latest" with it
     if not options.fail_on_data_loss:
         return survey.range(min(max(start, survey.start), end), min(stop, end))
     if start < stop and start < survey.start:
