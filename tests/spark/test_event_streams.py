@@ -163,6 +163,18 @@ def test_stream_starts_where_it_is_told(path: Path) -> None:
         stream_reader(path, startingSequence="13").initialOffset()
 
 
+def test_stream_ends_where_it_is_told_to(path: Path) -> None:
+    """Events from the stop on are not read, now or later, in the archive or behind it."""
+    fill(path, [4], 6)
+    for stop in (2, 7):
+        stream = stream_reader(path, startingSequence="1", endingSequence=str(stop))
+        end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert numbers(
+            read_all(stream, stream.partitions(stream.initialOffset(), end))
+        ) == list(range(1, stop))  # fmt: skip
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_stream_until_now_ends_where_the_log_ended(path: Path) -> None:
     """`availableNow` takes what was there, in steps, and nothing that came later."""
     fill(path, [4], 4)

@@ -109,6 +109,19 @@ def test_two_logs_of_one_name_are_refused(tmp_path: Path) -> None:
         place.follow(path=f"{tmp_path}/*/{TOPIC}", topic="").first()
 
 
+def test_stream_ends_where_it_is_told_to_although_more_came(place: Place) -> None:
+    """A number is the end of a partition for good; a partition without one has none."""
+    place.make(2)
+    place.append(5, 0)
+    place.append(5, 1)
+    follower = place.follow(endingSequence='{"0": 3}')
+    *_, at = drained(follower, Limit())
+    assert nexts(at) == {0: 3, 1: 5}
+    place.append(2, 0)
+    place.append(2, 1)
+    assert nexts(drained(follower, Limit(), at)[-1]) == {0: 3, 1: 7}
+
+
 # --- what appears ---------------------------------------------------------------------------------
 
 

@@ -112,13 +112,17 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, _ = parse_offset(start)
         self._check(begin)
         end = self._log.end() if self._target is None else self._target
-        if end.sequence <= begin.sequence:
+        if self._stop(end) <= begin.sequence:
             return dict(start)  # to the letter, whatever was rotated: nothing is new
         return self._packed(self._admitted(begin, end, limit))
 
+    def _stop(self, end: Spot) -> int:
+        """How far the log is read: to an end of it, or to where the options say."""
+        return min(end.sequence, sequence_of(self.options.stop, end.sequence))
+
     def _admitted(self, begin: Spot, end: Spot, limit: ReadLimit) -> Spot:
-        """The end, or as near to it as a limit allows; one event at least."""
-        stop, most = end.sequence, None
+        """The end, or as near to it as options and limit allow; one event at least."""
+        stop, most = self._stop(end), None
         if isinstance(limit, ReadMaxRows):
             stop = min(stop, begin.sequence + max(1, limit.max_rows))
         elif isinstance(limit, ReadMaxBytes):

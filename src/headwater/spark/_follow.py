@@ -217,7 +217,10 @@ class Follower:
         return oldest
 
     def _end_of(self, key: LogKey, log: LiveLog) -> int:
-        return log.end if self._target is None else min(log.end, self._target.get(key, 0))
+        """How far a log is read: to its end, to what was there, or to where the options say."""
+        end = log.end if self._target is None else min(log.end, self._target.get(key, 0))
+        stop = self._options.stop.of(*key)
+        return min(end, stop) if isinstance(stop, int) else end
 
     def _fitting(
         self, waiting: Mapping[LogKey, tuple[int, int]], limit_bytes: int, turn: int
