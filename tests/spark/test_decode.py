@@ -330,6 +330,7 @@ def test_schema_that_cannot_be_is_refused() -> None:
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _WHOLE = st.integers(-(2**40), 2**40)
+_PLAIN_BEGIN = datetime(1900, 1, 1)  # noqa: DTZ001 - of times without a zone
 
 
 def _times() -> st.SearchStrategy[str]:
@@ -373,7 +374,7 @@ _FITTING: dict[str, st.SearchStrategy[Any]] = {
     "string": _TEXTS | st.booleans() | _WHOLE | st.lists(_WHOLE, max_size=2),
     "date": st.dates(date(1, 1, 1)).map(str) | _times(),
     "timestamp": _times() | st.dates(date(1900, 1, 1)).map(str) | st.integers(0, 2**32),
-    "timestamp_ntz": st.datetimes(datetime(1900, 1, 1)).map(datetime.isoformat) | _times(),  # noqa: DTZ001
+    "timestamp_ntz": st.datetimes(_PLAIN_BEGIN).map(datetime.isoformat) | _times(),
     "binary": st.binary(max_size=4).map(lambda data: b64encode(data).decode()),
 }
 

@@ -366,8 +366,10 @@ def test_what_is_an_event_is_what_every_reader_of_the_log_says(
     for line in lines:
         if line and data.draw(st.booleans()):
             place = data.draw(st.integers(0, len(line) - 1))
-            line = line[:place] + data.draw(st.binary(max_size=2)) + line[place + 1 :]  # noqa: PLW2901
-        damaged.append(line.replace(b"\n", b" "))
+            bad = line[:place] + data.draw(st.binary(max_size=2)) + line[place + 1 :]
+        else:
+            bad = line
+        damaged.append(bad.replace(b"\n", b" "))
     columns = EventColumns(ARROW, "log", skip_malformed=True)
     text = b"".join(line + b"\n" for line in damaged)
     found = columns.batch(Chunk(text, 0, 0, 10), archived=False).to_pylist()

@@ -340,6 +340,6 @@ def test_compact_archive_is_one_table_for_duckdb(shop: Shop) -> None:
     _archived(shop, 4)
     compact(None, shop.archive, options={"topic": NAME}, delta=True)
     files = DeltaTable(str(shop.archive / NAME)).file_uris()
-    count = duckdb.sql(f"select count(*), count(distinct value) from read_parquet({files})")  # noqa: S608
-    assert count is not None
-    assert count.fetchall() == [(1200, 1200)]
+    query = f"select count(*), count(distinct value) from read_parquet({files})"  # noqa: S608
+    with duckdb.connect() as connection:
+        assert connection.execute(query).fetchall() == [(1200, 1200)]

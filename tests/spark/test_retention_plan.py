@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -50,7 +50,8 @@ def made(logs: list[tuple[list[tuple[int, int]], int, bool]], reserved: int = 10
 
 def limits(**wanted: int | bool | None) -> Limits:
     """A policy that looks at every tick."""
-    return Limits(**{"max_age_ns": None, "max_bytes": None, "interval_ns": 1} | wanted)  # type: ignore[arg-type]
+    plain: dict[str, Any] = {"max_age_ns": None, "max_bytes": None, "interval_ns": 1}
+    return Limits(**plain | wanted)
 
 
 def really(history: list[Stretch], wanted: Limits, end_ns: int) -> list[Gone]:

@@ -152,7 +152,8 @@ def test_parts_are_read_by_a_copy_that_knows_nothing_but_the_options(
     parts = source.partitions(start, end)
     assert isinstance(parts, list)
     copy: StreamReader = pickle.loads(pickle.dumps(source))  # noqa: S301 - as Spark does
-    batches = [batch for part in pickle.loads(pickle.dumps(parts)) for batch in copy.read(part)]  # noqa: S301
+    sent = pickle.loads(pickle.dumps(parts))  # noqa: S301 - as Spark does
+    batches = [batch for part in sent for batch in copy.read(part)]
     assert {batch.schema for batch in batches} == {to_arrow_schema(SCHEMA, timezone="UTC")}
     found = [
         pair

@@ -44,7 +44,7 @@ class TestCrashes:
         fs.remove_dir("/log/gone")
         fs.sync_dir("/log")
         for model in ("keep", "drop", "random"):
-            after = fs.fork().after_power_crash(1, model)  # type: ignore[arg-type] # a model
+            after = fs.fork().after_power_crash(1, model)
             assert sorted(after.contents()) == ["/", "/log", "/log/b"]
 
     def test_crash_ends_every_handle(self, fs: FaultFS) -> None:

@@ -112,8 +112,9 @@ class _Orders:
         numbers = range(self.count, self.count + _BATCH)
         customers = [self._rng.randrange(_CUSTOMERS) for _ in numbers]
         cents = [self._rng.randrange(100, 100_000) for _ in numbers]
+        orders = zip(numbers, customers, cents, strict=True)
         topic.append_many(
-            [_VALUE % (n, _KINDS[n % 3], c, w) for n, c, w in zip(numbers, customers, cents)],  # noqa: B905
+            [_VALUE % (n, _KINDS[n % 3], customer, worth) for n, customer, worth in orders],
             keys=[b"c-%d" % customer for customer in customers],
             timestamps_ns=[_BEGIN_NS + n * self._step_ns for n in numbers],
         )

@@ -139,7 +139,9 @@ class _Finder:
                 yield from self._of_folder(folder)
 
     def _matching(self, path: str) -> list[str]:
-        """The folders that a path means, when it is a pattern."""
+        """The folders that a path means: the one of that name, else those of that pattern."""
+        if self._fs.is_dir(path):
+            return [path]
         found = [""]
         for part in path.split("/")[1:]:
             if not _WILD & set(part):
