@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from headwater_bench._spark_world import World
 
 _ROUNDS = 3
+#: So many tasks that do nothing for each part of the scan: what one costs is little.
+_TASKS = 8
+#: Names of steps that the values pass through begin so.
+_MOVING = ("read", "mapInArrow", "source, all")
 _BUFFER_BYTES = 1 << 20
 #: The last bits of work behind a query: a worker tells how it went, the JVM collects.
 _SETTLE_S = 0.2
@@ -33,13 +37,17 @@ _SETTLE_S = 0.2
 def anatomy(world: World) -> str:
     """A line for each step, then the shares of the processes that take part."""
     spark, totals = world.spark, world.events
-    reader = reader_of(world)
+    reader = reader_of(world, world.read().schema)
     parts = reader.partitions()
+    tasks = _TASKS * len(parts)
     steps: dict[str, Callable[[], object]] = {
         "plan": reader.partitions,
         "read, one process": lambda: _read(reader, parts),
         "read into a socket, one process": lambda: _send(reader, parts),
-        f"{len(parts)} Python tasks that bring nothing": lambda: _empty(world, len(parts)),
+        f"{tasks} Python tasks that bring nothing, no freeze": lambda: _empty(
+            world, tasks, freezes=False
+        ),
+        f"{tasks} Python tasks that bring nothing": lambda: _empty(world, tasks, freezes=True),
         "mapInArrow of the same read, all columns": lambda: _mapped(world, reader, parts),
         "source, all columns": lambda: sums_of(world.read(), totals.sums),
         "source, count()": lambda: sums_of(world.read(), totals.of()),
@@ -50,21 +58,23 @@ def anatomy(world: World) -> str:
     size = totals.sums["sum(octet_length(value))"]
     lines = [f"{totals.rows:,} records, {size / 1e6:,.0f} MB of values, {len(parts)} parts", ""]
     for name, step in steps.items():
-        wall, processor = _best(step)
-        lines.append(f"{name:44} {wall * 1e3:9.1f} ms {size / 1e6 / wall:9,.0f} MB/s  {processor}")
+        wall, used = _best(step)
+        speed = f"{size / 1e6 / wall:9,.0f} MB/s" if name.startswith(_MOVING) else ""
+        lines.append(
+            f"{name:46} {wall * 1e3:9.1f} ms {speed:14} {used * 1e3:8.1f} ms of this process"
+        )
     return "\n".join([*lines, "", *_shares(spark, steps["source, all columns"])])
 
 
-def _best(step: Callable[[], object]) -> tuple[float, str]:
-    """The best of some rounds behind one that does not count."""
+def _best(step: Callable[[], object]) -> tuple[float, float]:
+    """Wall time and this process's own, in the best of some rounds; the first does not count."""
     step()
     times = []
     for _ in range(_ROUNDS):
         started, used = perf_counter(), process_time()
         step()
         times.append((perf_counter() - started, process_time() - used))
-    wall, used = min(times)
-    return wall, f"{used * 1e3:8.1f} ms of this process"
+    return min(times)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -106,16 +116,21 @@ def _send(reader: BatchReader, parts: Iterable[Any]) -> None:
         far.close()
 
 
-def _empty(world: World, parts: int) -> object:
-    def nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from headwater.spark._scan import settle  # noqa: PLC0415 - in the worker
+def _empty(world: World, tasks: int, *, freezes: bool) -> object:
+    """Start workers and let them go; Spark collects garbage in them behind each task."""
 
-        settle()
+    def nothing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc  # noqa: PLC0415 - in the worker
+
+        if freezes:
+            gc.freeze()
+        else:
+            gc.unfreeze()
         for _ in batches:
             pass
         yield from ()
 
-    return world.spark.range(0, parts, 1, parts).mapInArrow(nothing, "id bigint").collect()
+    return world.spark.range(0, tasks, 1, tasks).mapInArrow(nothing, "id bigint").collect()
 
 
 def _mapped(world: World, reader: BatchReader, parts: list[Any]) -> dict[str, int]:
@@ -148,7 +163,7 @@ def _shares(spark: Any, query: Callable[[], object]) -> list[str]:  # noqa: ANN4
     used["this process"] = (process_time() - here) / _ROUNDS
     total = sum(used.values()) or 1.0
     return [
-        f"{name:44} {seconds * 1e3:9.1f} ms {100 * seconds / total:8.0f} % of the processor time"
+        f"{name:46} {seconds * 1e3:9.1f} ms {100 * seconds / total:8.0f} % of the processor time"
         for name, seconds in used.items()
     ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.spark._batch import BatchReader
 from headwater.spark._options import parse_read_options
 from headwater_bench._rounds import Contender
 from headwater_bench._spark_world import EVENTS, LONG, sums_of
@@ -15,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
+    from headwater.spark._batch import BatchReader
     from headwater_bench._spark_world import World
 
 _JSON, _FIELDS, _TEXT = "json lines", "json lines of the values", "text lines of the values"
@@ -91,22 +92,20 @@ class Parts(Query):
 
 def size_for(world: World, parts: int) -> int:
     """The largest `maxBytesPerPartition` that gives at least so many parts."""
-    low, high = 1, 1 << 40
+    low, high, schema = 1, 1 << 40, world.read().schema
     for _ in range(_TRIES):
         middle = (low + high) // 2
-        low, high = (middle, high) if parts_of(world, middle) >= parts else (low, middle)
+        found = len(reader_of(world, schema, maxBytesPerPartition=str(middle)).partitions())
+        low, high = (middle, high) if found >= parts else (low, middle)
     return low
 
 
-def parts_of(world: World, size: int) -> int:
-    """How many parts a scan has."""
-    return len(reader_of(world, maxBytesPerPartition=str(size)).partitions())
-
-
-def reader_of(world: World, **options: str) -> BatchReader:
+def reader_of(world: World, schema: StructType, **options: str) -> BatchReader:
     """What Spark makes of the scan, without Spark."""
+    from headwater.spark._batch import BatchReader  # noqa: PLC0415 - pyspark may be missing
+
     given = {"path": world.path_of(EVENTS)} | options
-    return BatchReader(parse_read_options(given, stream=False), world.read().schema)
+    return BatchReader(parse_read_options(given, stream=False), schema)
 
 
 class Files(Query):

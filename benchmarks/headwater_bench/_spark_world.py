@@ -48,7 +48,7 @@ class SparkSizes:
 
     is_tiny: bool = False
     #: Records with JSON of 100 to 200 bytes: scanned, streamed; a quarter of them is folded.
-    rows: int = 6_000_000
+    rows: int = 7_000_000
     #: Small records that are archived, and the share of them that follows and is not.
     history: int = 20_000_000
     tail: float = 0.01
