@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+#: Leases of histories: those of batch reads, `plan-...`, run out by themselves.
+OF_HISTORY: Final = "_headwater/leases/[!p]*.json"
 #: Everything that a client does, in one session.
 CLIENT: Final = """
 import gc, json, sys, time
@@ -28,7 +30,7 @@ def texts(frame):
     return [[number, sequence, value.decode()] for number, sequence, value in rows(frame)]
 
 def leases():
-    return len(list(Path(asked["archive"]).rglob("_headwater/leases/*.json")))
+    return len(list(Path(asked["archive"]).rglob(asked["leases"])))
 
 spark = session("client", asked["address"], {"spark.sql.shuffle.partitions": "2"})
 found = {"connect": is_connect(spark), "same": session() is spark}
@@ -116,7 +118,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def found(address: str, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client found."""
     folder = tmp_path_factory.mktemp("client")
-    asked = {"address": address, "path": shop.path, "archive": shop.archive}
+    asked = {"address": address, "path": shop.path, "archive": shop.archive, "leases": OF_HISTORY}
     return found_by(CLIENT, folder, asked | {"copy": folder / "copy"})
 
 
@@ -161,4 +163,4 @@ def test_history_under_connect_has_the_rows_and_its_leases(
     assert found["files"] == sum(len(a.archive.entries()) for a in archives if a is not None)
     assert found["derived"] == len([row for row in shop.records() if row[0] == 1])
     assert (found["leased"], found["left"], found["again"]) == (2, 0, 2)
-    assert not list(shop.archive.rglob("_headwater/leases/*.json"))
+    assert not list(shop.archive.rglob(OF_HISTORY))

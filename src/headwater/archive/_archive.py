@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headwater")
 
 _PARTS: Final = f"{_catalogue.FOLDER}/parts"
-_LEASES: Final = f"{_catalogue.FOLDER}/leases"
+#: Where leases are, below the folder of the log.
+LEASES: Final = f"{_catalogue.FOLDER}/leases"
 _TOKEN_BYTES: Final = 12
 SEQUENCE_DIGITS: Final = 20
 #: A damaged document is read so often before it is believed to be one.
@@ -413,7 +414,7 @@ class Archive:
     def _oldest_lease(self) -> int | None:
         """The oldest generation that somebody reads; leases that ran out are removed."""
         found = []
-        for info in self.store.list(self.name(_LEASES)):
+        for info in self.store.list(self.name(LEASES)):
             got = self.store.get(info.name)
             if got is None:
                 continue
@@ -436,7 +437,7 @@ class Archive:
         The generation is that of `head`, else the current one. A file that left the catalogue
         before the lease is there is still protected by the grace.
         """
-        lease = Lease(self, self.name(f"{_LEASES}/{self._token()}.json"), seconds)
+        lease = Lease(self, self.name(f"{LEASES}/{self._token()}.json"), seconds)
         if head is None:
             lease.renew()
         else:

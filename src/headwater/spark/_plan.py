@@ -14,6 +14,7 @@ from headwater._limits import MIB
 from headwater.archive import History
 from headwater.archive._checkpoint import Checkpoint
 from headwater.errors import PositionError, SequenceExpiredError
+from headwater.spark._plan_lease import lease_plan
 from headwater.spark._targets import Target, open_archive, open_log
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from headwater._types import SegmentInfo
+    from headwater.archive import Entry
+    from headwater.spark._plan_lease import PlanLease
 
 #: Without a wish of the user's: parts between these sizes, and so many of them if that fits.
 _LEAST_BYTES: Final = 16 * MIB
@@ -36,6 +39,8 @@ class Extent(NamedTuple):
     bytes: int
     #: Number of the segment; None for a file of the archive.
     segment_id: int | None
+    #: The file of the archive.
+    entry: Entry | None = None
 
 
 class Piece(NamedTuple):
@@ -47,6 +52,9 @@ class Piece(NamedTuple):
     stop: int
     bytes: int
     segment_id: int | None
+    #: The file of the archive and the lease on it, where a plan has one.
+    entry: Entry | None = None
+    lease: PlanLease | None = None
 
 
 class Range(NamedTuple):
@@ -57,6 +65,7 @@ class Range(NamedTuple):
     start: int
     stop: int
     extents: Sequence[Extent]
+    lease: PlanLease | None = None
 
 
 class Survey:
@@ -67,6 +76,7 @@ class Survey:
         self._log = open_log(target)
         self._archive = open_archive(target)
         self._epoch: int | None = None
+        self._generation = 0
 
     @property
     def log_id(self) -> bytes:
@@ -133,13 +143,23 @@ class Survey:
     def _archived(self, start: int, stop: int) -> list[Extent]:
         if self._archive is None:
             return []
-        entries = self._archive.entries(start, stop)
-        return [Extent(e.first, min(e.stop, stop), e.bytes, None) for e in entries]
+        head = self._archive.head()
+        if head is None:
+            return []
+        self._generation = head.generation
+        entries = self._archive.entries_of(head, start, stop)
+        return [Extent(e.first, min(e.stop, stop), e.bytes, None, e) for e in entries]
 
     def range(self, start: int, stop: int) -> Range:
         """What a plan needs to know of a range."""
         extents = self.extents(start, stop) if start < stop else []
         return Range(self.target, self.log_id, start, stop, extents)
+
+    def leased(self, wanted: Range) -> Range:
+        """The same, with a lease on the files of the archive that are in it."""
+        if self._archive is None or all(each.entry is None for each in wanted.extents):
+            return wanted
+        return wanted._replace(lease=lease_plan(self._archive, self._generation))
 
     def close(self) -> None:
         """Let go of the log."""
@@ -177,7 +197,8 @@ def _cover(wanted: Range) -> list[Extent]:
         if start > at:
             raise SequenceExpiredError(at, start)
         share = (stop - start) / (extent.stop - extent.start)
-        found.append(Extent(start, stop, max(1, int(extent.bytes * share)), extent.segment_id))
+        size = max(1, int(extent.bytes * share))
+        found.append(extent._replace(start=start, stop=stop, bytes=size))
         at = stop
     if at < wanted.stop:
         raise PositionError(
@@ -197,8 +218,10 @@ def _parts(wanted: Range, extents: list[Extent], most: int) -> list[tuple[Piece,
                 found.append([])
                 size = 0
             size += weight
-            number = extent.segment_id
-            found[-1].append(Piece(wanted.target, wanted.log_id, start, stop, weight, number))
+            piece = Piece(wanted.target, wanted.log_id, start, stop, weight, extent.segment_id)
+            if wanted.lease is not None:
+                piece = piece._replace(entry=extent.entry, lease=wanted.lease)
+            found[-1].append(piece)
     return [tuple(pieces) for pieces in found]
 
 

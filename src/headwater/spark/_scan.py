@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from headwater._limits import MIB
 from headwater.errors import HeadwaterError, PositionError, SequenceExpiredError
+from headwater.spark._plan_lease import Kept
 from headwater.spark._schema import Origin
-from headwater.spark._targets import open_history
+from headwater.spark._targets import open_archive, open_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,18 +67,36 @@ def read_pieces(
 
 def _records(piece: Piece) -> Iterator[pa.RecordBatch]:
     """Every record of a piece."""
-    at, target = piece.start, piece.target
+    at, target, kept = piece.start, piece.target, _kept(piece)
     with open_history(target, piece.log_id) as history:
         if history is None:
             raise _not_here(piece, at)
         try:
             for batch in history.batches(at, piece.stop):
                 at += batch.num_rows
+                if kept is not None:
+                    kept.renew()
                 yield batch
         except PositionError as error:
-            raise (error if target.is_here else _not_here(piece, at)) from error
+            if kept is None or not isinstance(error, SequenceExpiredError):
+                raise (error if target.is_here else _not_here(piece, at)) from error
+            for batch in kept.batches(at, piece.stop):  # as it was when the plan was made
+                at += batch.num_rows
+                yield batch
     if at != piece.stop:
         raise _not_here(piece, at)
+
+
+def _kept(piece: Piece) -> Kept | None:
+    """The archived file of a piece, its lease begun anew if that is old."""
+    if piece.lease is None or piece.entry is None:
+        return None
+    archive = open_archive(piece.target)
+    if archive is None:
+        return None
+    kept = Kept(archive, piece.lease, piece.entry)
+    kept.renew()
+    return kept
 
 
 def _not_here(piece: Piece, at: int) -> HeadwaterError:
