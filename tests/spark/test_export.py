@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -14,7 +16,13 @@ import pyarrow.dataset as ds
 import pytest
 
 import headwater
-from headwater.errors import ConflictError, InvalidInputError
+from headwater.errors import (
+    ConflictError,
+    InvalidInputError,
+    LockedError,
+    PositionError,
+    SequenceExpiredError,
+)
 from headwater.events import Event, EventLog
 from headwater.spark.pipeline import _export as job
 from headwater.spark.pipeline import export
@@ -244,6 +252,73 @@ def test_export_other_arguments_for_the_same_table_are_refused(shop: Shop, tmp_p
         export(None, shop.path, tmp_path / "out", partition_by=["date"])
 
 
+def test_export_beside_one_that_follows_is_refused(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that begin at one place would put the same rows under other names."""
+
+    class Pause:
+        """Another one begins while this one waits for more; then it is stopped."""
+
+        waits = 0
+
+        def wait(self, _: float) -> None:
+            self.waits += 1
+            if self.waits > 1:
+                raise KeyboardInterrupt
+            shop.fill(10)
+            with pytest.raises(LockedError, match="another process is at this job"):
+                export(None, shop.path, tmp_path / "out")
+            shop.fill(10)
+
+    monkeypatch.setattr(job, "threading", SimpleNamespace(Event=Pause))
+    shop.fill(100)
+    with pytest.raises(KeyboardInterrupt):
+        export(None, shop.path, tmp_path / "out", follow=True)
+    assert len(shop.records()) == 120
+    assert _places(tmp_path / "out") == [(p, s) for p, s, _ in shop.records()]
+
+
+def test_export_of_a_log_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """Its sequences mean other records: going on at the old place would leave some out."""
+    for count in (5, 9):
+        with headwater.open(tmp_path / "log") as log:
+            log.append_many([b"%d" % n for n in range(count)])
+        if count == 9:
+            with pytest.raises(PositionError, match=r"replaced: .* up to sequence 5"):
+                export(None, tmp_path / "log", tmp_path / "out")
+        else:
+            export(None, tmp_path / "log", tmp_path / "out")
+        shutil.rmtree(tmp_path / "log")
+
+
+def test_export_of_two_logs_of_one_name_is_refused(tmp_path: Path) -> None:
+    """Files are named by topic and partition: one would take the place of the other."""
+    for store in ("one", "two"):
+        with headwater.open(tmp_path / store / "sales" / "orders") as log:
+            log.append(store.encode())
+    with pytest.raises(InvalidInputError, match=r"both called sales/orders\[0\]"):
+        export(None, tmp_path / "*" / "sales" / "orders", tmp_path / "out")
+
+
+def test_export_of_records_that_expired_fails_or_goes_on_as_told(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """What retention took before its round came is an error, or left out."""
+    shop.fill(100)
+    export(None, shop.path, tmp_path / "out")
+    shop.fill(3000, start=100)
+    shop.seal_and_archive()
+    shop.forget_locally()
+    with pytest.raises(SequenceExpiredError):
+        export(None, shop.path, tmp_path / "out")
+    options = {"failOnDataLoss": "false"}
+    shop.fill(50, start=3100)
+    export(None, shop.path, tmp_path / "out", options=options)
+    found = _places(tmp_path / "out")
+    assert len(found) == len(set(found)) == 150
+
+
 def test_export_follows_for_as_long_as_it_is_told(shop: Shop, tmp_path: Path) -> None:
     """With `follow` it looks again until the time is over."""
     shop.fill(30)
@@ -287,6 +362,18 @@ def test_export_events_over_rotations_are_there_once(tmp_path: Path) -> None:
     found = _table(tmp_path / "out").sort_by("sequence")
     assert found["sequence"].to_pylist() == list(range(120))
     assert found["date"].to_pylist() == [f"1970-01-0{1 + n // 40}" for n in range(120)]
+
+
+def test_export_events_of_a_range_are_those_alone(tmp_path: Path) -> None:
+    """Both ends as a batch read has them; what it refuses is refused."""
+    with EventLog(tmp_path / "log") as log:
+        log.append_many([Event("t", {"n": n}, n) for n in range(20)])
+    ends = {"kind": "events", "startingSequence": "5", "endingSequence": "12"}
+    export(None, tmp_path / "log", tmp_path / "out", options=ends)
+    assert sorted(_table(tmp_path / "out")["sequence"].to_pylist()) == list(range(5, 12))
+    times = {"kind": "events", "startingTimestamp": "2026-01-01T00:00:00+00:00"}
+    with pytest.raises(InvalidInputError, match="startingTimestamp does not go with kind=events"):
+        export(None, tmp_path / "log", tmp_path / "other", options=times)
 
 
 def test_export_on_spark_is_the_same_table(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:

@@ -55,23 +55,12 @@ class EventBatchReader(DataSourceReader):
         """The plan; runs in a process of the driver."""
         survey = EventSurvey(str(self.options.path))
         # The end first: what is below it is in front of the seam, or in the file behind it.
-        start, stop = self._range(survey.end_sequence())
+        start, stop = event_range(self.options, survey.end_sequence())
         seam = survey.seam()
         most = survey.part_bytes(self.options.partition_bytes, self.options.min_partitions)
         place = seam.start if start >= seam.lines else Start()
         parts = survey.parts(place, start, stop, last_base=seam.base, seam=seam, most_bytes=most)
         return list(map(EventInput, parts))
-
-    def _range(self, end: int) -> tuple[int, int]:
-        """First event and the one behind the last. Raises `PositionError` beyond the end."""
-        start = sequence_of(self.options.start, end)
-        stop = sequence_of(self.options.stop, end)
-        if max(start, stop) > end:
-            raise PositionError(
-                f"{self.options.path}: event {max(start, stop)} is wanted, and the log ends at "
-                f"{end}"
-            )
-        return start, stop
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The events of one part; runs in a worker."""
@@ -94,6 +83,16 @@ def read_events(
     if columns.skipped_lines:
         message = "%s: left out %d malformed lines of those from %d to %d"
         logger.warning(message, part.path, columns.skipped_lines, part.start, part.stop)
+
+
+def event_range(options: ReadOptions, end: int) -> tuple[int, int]:
+    """First event and the one behind the last. Raises `PositionError` beyond the end."""
+    start, stop = sequence_of(options.start, end), sequence_of(options.stop, end)
+    if max(start, stop) > end:
+        raise PositionError(
+            f"{options.path}: event {max(start, stop)} is wanted, and the log ends at {end}"
+        )
+    return start, stop
 
 
 def check_event_options(options: ReadOptions) -> None:

@@ -14,13 +14,14 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater._limits import MIB
-from headwater.errors import ConflictError, InvalidInputError
+from headwater.errors import ConflictError, InvalidInputError, PositionError
 from headwater.fs import absolute, make_dir_durably, read_whole, real, replace_file
-from headwater.spark._batch import resolve
+from headwater.spark._batch import range_of
 from headwater.spark._event_plan import EventSurvey
+from headwater.spark._events import check_event_options, event_range
+from headwater.spark._options import Bounds
 from headwater.spark._plan import Survey, plan
-from headwater.spark._targets import targets_of
-from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, job_state
+from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, held, job_state
 from headwater.spark.pipeline._tables import (
     DEAD_LETTERS,
     Layout,
@@ -30,7 +31,7 @@ from headwater.spark.pipeline._tables import (
 )
 from headwater.spark.pipeline._tasks import run_units
 from headwater.spark.pipeline._values import KINDS
-from headwater.spark.pipeline._where import options_of
+from headwater.spark.pipeline._where import logs_apart, options_of
 from headwater.store._folders import remove_tree
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from headwater.spark._options import ReadOptions
+    from headwater.spark._plan import Range
+    from headwater.spark._targets import Target
     from headwater.spark.pipeline._job import Cell, Progress
 
 JOB: Final = "export"
@@ -79,7 +82,8 @@ def export(  # noqa: PLR0913 - one keyword per option of the command
     Spark or Arrow), and for avro `avro_schema` too. `partition_by` names columns, `date` or `hour`.
     Values that do not parse go to `dead_letters` with the reason. With `follow` the job looks for
     more every `interval_s` seconds until `timeout_s` is over. `state` remembers how far it is, by
-    default in a folder of the table. Raises `ConflictError` when the state is another job's.
+    default in a folder of the table. Raises `ConflictError` when the state is another job's,
+    `LockedError` while another process exports with it, `PositionError` when a log was replaced.
     """
     watch = Stopwatch()
     place = _place(output)
@@ -95,16 +99,20 @@ def export(  # noqa: PLR0913 - one keyword per option of the command
         checked.include_headers,
     )
     check_layout(layout, events=checked.kind == "events")
-    job = _Export(checked, layout, _state(place, state), part_bytes)
+    if checked.kind == "events":
+        check_event_options(checked)
+    folder = _state(place, state)
     if dry_run:
-        return job.report(watch, dry_run=True)
-    job.round(spark, progress)
-    pause = threading.Event()
-    while follow and (timeout_s is None or watch.seconds < timeout_s):
-        left = interval_s if timeout_s is None else min(interval_s, timeout_s - watch.seconds)
-        pause.wait(max(0.0, left))
+        return _Export(checked, layout, folder, part_bytes).report(watch, dry_run=True)
+    with held(real(), folder):
+        job = _Export(checked, layout, folder, part_bytes)
         job.round(spark, progress)
-    return job.report(watch, dry_run=False)
+        pause = threading.Event()
+        while follow and (timeout_s is None or watch.seconds < timeout_s):
+            left = interval_s if timeout_s is None else min(interval_s, timeout_s - watch.seconds)
+            pause.wait(max(0.0, left))
+            job.round(spark, progress)
+        return job.report(watch, dry_run=False)
 
 
 def _place(output: str | PathLike[str]) -> str:
@@ -154,6 +162,8 @@ class _Export:
         #: The number of the coming round, and where it begins, by log.
         self._round: int = known["round"]
         self._next: dict[str, int] = known["next"]
+        #: Which log it was each time, in hex.
+        self._ids: dict[str, str] = known["ids"]
         self._rows: dict[str, tuple[int, int, Sums]] = {}
 
     def _identity(self) -> dict[str, object]:
@@ -166,7 +176,7 @@ class _Export:
         path = f"{self._state}/{_NOTE}"
         data = read_whole(self._fs, path)
         if data is None:
-            return {"round": 0, "next": {}}
+            return {"round": 0, "next": {}, "ids": {}}
         found: dict[str, Any] = json.loads(data)
         if found["arguments"] != self._arguments:
             raise ConflictError(
@@ -205,8 +215,10 @@ class _Export:
             facts: Any = unit.facts
             log = facts["log"]
             self._next[log] = max(self._next.get(log, 0), facts["stop"])
+            self._ids[log] = facts["id"]
         self._round += 1
-        note = {"arguments": self._arguments, "round": self._round, "next": self._next}
+        places = {"next": self._next, "ids": self._ids}
+        note = {"arguments": self._arguments, "round": self._round, **places}
         make_dir_durably(self._fs, self._state)
         replace_file(self._fs, f"{self._state}/{_NOTE}", json.dumps(note).encode())
 
@@ -216,39 +228,56 @@ class _Export:
         return self._event_units() if self._options.kind == "events" else self._record_units()
 
     def _record_units(self) -> list[Unit]:
-        ranges, end = [], self._options.stop
-        for target in targets_of(self._options):
-            survey = Survey(target)
-            begin = self._options.start.of(target.topic, target.partition)
-            start = self._next.get(target.label, resolve(survey, begin))
-            stop = resolve(survey, end.of(target.topic, target.partition))
-            if start < stop:
-                ranges.append(survey.range(start, stop))
-            survey.close()
+        ranges = [self._new_of(target) for target in logs_apart(self._options)]
         pieces = [piece for part in plan(ranges, self._part_bytes, None) for piece in part]
         return [
             self._unit(
                 piece.target.label,
                 piece.target.topic.replace("/", ".") + f"-{piece.target.partition}",
                 (piece.start, piece.stop),
-                {"piece": [list(piece.target), piece.log_id.hex(), *piece[2:]]},
+                {
+                    "id": piece.log_id.hex(),
+                    "piece": [list(piece.target), piece.log_id.hex(), *piece[2:]],
+                    "fail_on_data_loss": self._options.fail_on_data_loss,
+                },
             )
             for piece in pieces
         ]
 
+    def _new_of(self, target: Target) -> Range:
+        """What is new in a log: from where the last round ended in this very log."""
+        options, known = self._options, self._next.get(target.label)
+        survey = Survey(target)
+        try:
+            if known is not None:
+                log_id, was = survey.log_id.hex() or "none", self._ids[target.label]
+                if log_id != was:
+                    raise PositionError(
+                        f"{target.label} was replaced: the table holds log {was} up to sequence "
+                        f"{known}, now there is log {log_id}: give the new one another output"
+                    )
+                options = options._replace(start=Bounds(known))
+            return range_of(survey, options)
+        finally:
+            survey.close()
+
     def _event_units(self) -> list[Unit]:
         survey = EventSurvey(str(self._options.path))
         end, seam = survey.end_sequence(), survey.seam()
-        start = self._next.get(survey.path, 0)
-        if start >= end:
+        known = self._next.get(survey.path)
+        options = self._options
+        if known is not None:
+            options = options._replace(start=Bounds(known))
+        start, stop = event_range(options, end)
+        if start >= stop:
             return []
         place = survey.place_of(start).start
         parts = survey.parts(
-            place, start, end, last_base=seam.base, seam=seam, most_bytes=self._part_bytes
+            place, start, stop, last_base=seam.base, seam=seam, most_bytes=self._part_bytes
         )
         name = survey.path.rpartition("/")[2]
         return [
-            self._unit(survey.path, name, (part.start, part.stop), {"part": list(part)})
+            self._unit(survey.path, name, (part.start, part.stop), {"id": "", "part": list(part)})
             for part in parts
         ]
 

@@ -194,14 +194,21 @@ def job_state(
     belongs to another job or to other arguments, `LockedError` while another process is at it.
     """
     fs = real() if fs is None else fs
-    lock = _held(fs, folder)
-    try:
+    with held(fs, folder):
         yield JobState(fs, folder, _planned(fs, folder, {"job": job, "arguments": arguments}, plan))
+
+
+@contextmanager
+def held(fs: FileSystem, folder: str) -> Iterator[None]:
+    """Keep other processes out of a folder. Raises `LockedError` while one is in it."""
+    lock = _locked(fs, folder)
+    try:
+        yield
     finally:
         lock.close()
 
 
-def _held(fs: FileSystem, folder: str) -> File:
+def _locked(fs: FileSystem, folder: str) -> File:
     """The folder, locked; made anew when the one that was locked has just been removed."""
     while True:
         make_dir_durably(fs, folder)

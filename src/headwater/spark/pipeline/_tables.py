@@ -141,7 +141,8 @@ def _batches(facts: Mapping[str, Any], layout: Layout) -> Iterator[pa.RecordBatc
         return
     target, log_id, *rest = facts["piece"]
     piece = Piece(target_of(target), bytes.fromhex(log_id), *rest)
-    yield from read_pieces([piece], Projection(records_arrow(headers=layout.headers)))
+    shape = Projection(records_arrow(headers=layout.headers))
+    yield from read_pieces([piece], shape, fail_on_data_loss=facts["fail_on_data_loss"])
 
 
 def _decoded(batch: pa.RecordBatch, values: Values) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
