@@ -256,6 +256,7 @@ def hushed() -> Iterator[None]:
     sys.stderr.flush()
     kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDERR)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
