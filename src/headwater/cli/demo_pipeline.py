@@ -49,6 +49,8 @@ _VALUE: Final = (
 )
 #: What stays here beside the active segments; the rest of the week is read from the archive.
 _KEPT_MB: Final = 8.0
+#: A limit of size for the plan, somewhere between two and three days of orders.
+_PLANNED_MB: Final = 14.0
 
 
 def add_order(total: dict[str, int], record: Record) -> dict[str, int]:
@@ -226,6 +228,7 @@ class _Pipeline:
             stack.callback(spark.stop)
             told(0, f"Spark {spark.version}")
         self._export(spark)
+        self._plan()  # in front of the compaction, while the archive shows each segment
         self._job(spark, "compact", f"{self.archive}/{_NAME}", options={}, delta=True)
         with self.step("history() on Spark") as told:
             rows = history(spark, self.topic).count()
@@ -233,7 +236,6 @@ class _Pipeline:
             told(rows, "archive by Spark, tail by us")
         self._rebuild(spark)
         self._job(spark, "verify", self.path, options=self.options)
-        self._plan()
 
     def _job(
         self, spark: SparkSession | None, job: str, *where: object, **options: object
@@ -286,8 +288,8 @@ class _Pipeline:
 
         with self.step("retention-plan") as told:
             report = pipeline.retention_plan(
-                None, self.path, options=self.options, time_minutes=[1440, 2880, None],
-                size_mb=[_KEPT_MB, None], plot=self.plot,
+                None, self.path, options=self.options, time_minutes=[1440, 4320, None],
+                size_mb=[_PLANNED_MB, None], plot=self.plot,
             )  # fmt: skip
             drawn = "" if self.plot is None else f", drawn in {self.plot}"
             told(0, f"{report.figures['policies']} policies{drawn}")
