@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType, _parse_datatype_string
 
@@ -24,6 +27,8 @@ from headwater.errors import (
 )
 from headwater.spark import _scan
 from headwater.spark._batch import BatchReader, range_of
+from headwater.spark._events import EventBatchReader
+from headwater.spark._metadata import MetadataReader
 from headwater.spark._options import parse_read_options
 from headwater.spark._plan import Survey
 from headwater.spark._schema import records_ddl
@@ -430,3 +435,31 @@ def test_batch_empty_log_has_no_rows(spark: SparkSession, tmp_path: Path) -> Non
         store.topic("a/b", partitions=3)
     assert load(spark, tmp_path / "log").count() == 0
     assert load(spark, tmp_path / "store", topic="a/b").collect() == []
+
+
+#: What a worker does between its tasks, and what its collector still has to look at.
+WORKER = """
+import gc, sys
+from headwater.spark._scan import settle
+counts = []
+for module in ("json", "json", "wave"):
+    __import__(module)
+    settle()
+    counts.append(gc.get_freeze_count())
+print(*counts, "pandas" in sys.modules)
+"""
+
+
+def test_worker_takes_modules_out_of_the_collectors_way_and_again_when_more_come() -> None:
+    """Spark collects after every task: what was imported by then, pandas too, is not walked."""
+    found = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, check=True).stdout
+    first, second, third, has_pandas = found.split()
+    assert int(first) > 10_000
+    assert (int(second), has_pandas) == (int(first), b"True")
+    assert int(third) > int(first)
+
+
+def test_reader_has_no_filters_pushed_down_to_it() -> None:
+    """PySpark 4.3 keeps one plan for all scans of a DataFrame, whatever was pushed into it."""
+    for reader in (BatchReader, EventBatchReader, MetadataReader):
+        assert reader.pushFilters is DataSourceReader.pushFilters
