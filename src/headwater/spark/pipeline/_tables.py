@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +36,9 @@ TIMES: Final = {"date": "%Y-%m-%d", "hour": "%H"}
 #: Beside the table, where nobody named another place: a name that engines leave out.
 DEAD_LETTERS: Final = "_dead_letters"
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+#: What a folder's name has as `%41`. Letters of any language stand as they are: Spark would take
+#: their bytes for a letter each.
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 _ERROR: Final = pa.field("error", pa.string())
 
 
@@ -198,7 +201,9 @@ def _is_there(name: str, batch: pa.RecordBatch) -> bool:
 
 def _folders(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     """For every row the folder of its partition: `a=1/b=x/`."""
-    parts = [pc.binary_join_element_wise(f"{name}=", _texts(batch, name), "") for name in names]
+    parts = [
+        pc.binary_join_element_wise(f"{_escaped(name)}=", _texts(batch, name), "") for name in names
+    ]
     return pc.binary_join_element_wise(*parts, "", "/")
 
 
@@ -210,10 +215,12 @@ def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
     else:
         texts = pc.strftime(_times(batch), format=TIMES[name])
     encoded = texts.dictionary_encode()
-    safe = [
-        _NULL if text == "" else quote(text, safe=" ") for text in encoded.dictionary.to_pylist()
-    ]
+    safe = [_NULL if text == "" else _escaped(text) for text in encoded.dictionary.to_pylist()]
     return pc.fill_null(pa.array(safe, pa.string()).take(encoded.indices), _NULL)
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _times(batch: pa.RecordBatch) -> pa.Array:
