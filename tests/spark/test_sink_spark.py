@@ -382,8 +382,12 @@ def test_stream_beside_retention_loses_no_row_and_no_mark(
     assert all(starts)
 
 
-def test_task_that_fails_and_is_tried_again_is_written_once(tmp_path: Path) -> None:
-    """In a session that tries again, with a task that dies when it has staged."""
+def test_task_that_fails_and_is_tried_again_is_read_and_written_once(tmp_path: Path) -> None:
+    """In a session that tries again, with a task that dies when it has read and staged."""
+    with Store(tmp_path / "from", background=False) as store:
+        source = store.topic("c/d", partitions=2)
+        for number in range(2):
+            source.append_many([b"%d" % n for n in range(number, 2000, 2)], partition=number)
     code = f"""
 import sys
 from pathlib import Path
@@ -406,7 +410,8 @@ def flaky(batches):
     (marker / f"attempt-{{context.partitionId()}}-{{context.attemptNumber()}}").touch()
     if context.attemptNumber() == 0 and context.partitionId() == 1:
         raise RuntimeError("flaky")
-frame = spark.range(0, 2000, 1, 2).selectExpr("rpad(cast(id as string), 90, ' ') as value")
+frame = spark.read.format("headwater").load({source.path!r})
+frame = frame.selectExpr("rpad(cast(value as string), 90, ' ') as value")
 frame = frame.mapInArrow(flaky, "value string")
 frame.write.format("headwater").mode("append").option("topic", "a/b").save({str(tmp_path / "s")!r})
 spark.stop()
