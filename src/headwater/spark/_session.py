@@ -53,16 +53,16 @@ def session(
 
     `master` is what Spark calls so, or `sc://host:port` of a Spark Connect server. `config` goes on
     top of the settings. A session that is there already stays as it is, but for what of `config`
-    can still be set; what cannot is logged as a warning. `format("headwater")` is known in it.
+    can still be set; what cannot is logged as a warning. Spark finds the format by itself.
 
     Raises `UnsupportedError` where there is no Java that Spark runs on.
     """
     wanted = {key: _checked(key, value) for key, value in (config or {}).items()}
     found = active()
     if found is None:
-        return register(_begun(name, master, wanted))
+        return _begun(name, master, wanted)
     _adopt(found, wanted)
-    return register(found)
+    return found
 
 
 def active() -> SparkSession | None:
