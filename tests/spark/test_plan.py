@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructType
 
 from headwater.errors import PositionError, SequenceExpiredError
+from headwater.fs import real
 from headwater.spark._batch import BatchReader, Pieces
 from headwater.spark._options import parse_read_options
 from headwater.spark._plan import Extent, Piece, Range, Survey, cut, plan
+from headwater.spark._scan import read_pieces
+from headwater.spark._schema import Projection, records_arrow
 from headwater.spark._targets import Target, targets_of
 from tests.spark.shop import NAME, Shop
 
@@ -200,6 +203,28 @@ def test_options_of_size_and_number_reach_the_plan(shop: Shop) -> None:
     assert len(small) > len(_parts(shop, maxPartitionBytes="80k")) > 1
     for parts in (small, _parts(shop, minPartitions="7")):
         assert [n for part in parts for piece in part for n in range(*piece)] == list(range(3350))
+
+
+def test_range_of_one_segment_opens_that_one_alone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the segments in front of it nor those behind it are looked into by the task."""
+    segments = [each for each in _pieces(shop, 10**9) if each.segment_id is not None]
+    wanted = segments[1]
+    assert len(segments) > 3
+    opened: list[str] = []
+    plain = type(real()).open
+
+    def watched(self: Any, path: str, **how: Any) -> Any:  # noqa: ANN401 - as the original
+        opened.append(path.rpartition("/")[2])
+        return plain(self, path, **how)
+
+    monkeypatch.setattr(type(real()), "open", watched)
+    (batch,) = read_pieces([wanted], Projection(records_arrow(headers=False)))
+    assert batch.num_rows == wanted.stop - wanted.start
+    active = f"{segments[-1].segment_id:09d}.q"  # whoever opens a log looks for its end
+    found = {name for name in opened if name.endswith(".q")} - {active}
+    assert found == {f"{wanted.segment_id:09d}.q"}
 
 
 def test_targets_of_every_kind_of_path_name_the_same_log(shop: Shop) -> None:
