@@ -23,6 +23,7 @@ from headwater.spark._named import NamedReader
 from headwater.spark._sync import Checkpoint, sync_reader
 from headwater.testing import FaultFS
 from tests.spark.streams import TOPIC, Place, drained, kept, nexts, spans
+from tests.unit.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,17 @@ def test_reader_is_registered_where_the_query_begins(place: Place) -> None:
     assert nexts(follower.first()) == {0: 2}
     assert position(place) == (2, 2)
     assert cleaned(place) == [0, 1]
+
+
+def test_headwater_readers_shows_how_far_behind_a_query_is(place: Place) -> None:
+    """What a stream registers is a reader as any other: by name, place and lag."""
+    follower = place.follow(reader="etl")
+    drained(follower, Limit(records=2))
+    follower.commit(follower.latest(follower.first(), Limit(records=2)))
+    shown = run("readers", place.folder(), "--json").document
+    assert [(each["name"], each["sequence"], each["lag_records"]) for each in shown] == [
+        ("etl", 2, 4)
+    ]
 
 
 def test_new_reader_begins_at_the_earliest_record(place: Place) -> None:
