@@ -76,6 +76,7 @@ def test_options_that_contradict_each_other_are_refused_by_name() -> None:
     _refused("maxBytesPerPartition and maxPartitionBytes", maxBytesPerPartition="1",
              maxPartitionBytes="1")  # fmt: skip
     _refused("decodeErrors is for decode=json", decodeErrors="null")
+    _refused("startingTimestampStrategy is for starting", startingTimestampStrategy="error")
     _refused("skipMalformed is for kind=events", skipMalformed="true")
     _refused_of_stream("reader needs the option reader", startingSequence="reader")
     _refused("does not end at a reader", endingSequence="reader")

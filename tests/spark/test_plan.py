@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,16 @@ def test_plan_added_segment_adds_a_part(shop: Shop) -> None:
     assert len(after - before) == 1
 
 
+def test_time_behind_every_record_is_the_end_or_an_error_as_told(shop: Shop) -> None:
+    """As `startingTimestampStrategy` says; a time that some record has is no matter."""
+    far = {"startingTimestamp": "2200-01-01T00:00:00Z"}
+    assert _parts(shop, **far) == _parts(shop, **far, startingTimestampStrategy="latest") == []
+    with pytest.raises(PositionError, match=r"sales/orders\[0\]: no record is from 2200-01-01"):
+        _parts(shop, **far, startingTimestampStrategy="error")
+    begun = {"startingTimestamp": "2000-01-01T00:00:00Z", "startingTimestampStrategy": "error"}
+    assert _parts(shop, **begun) == _parts(shop)
+
+
 def _parts(shop: Shop, **options: str) -> list[list[tuple[int, int]]]:
     """What each task of a batch read is to read, by the options of the source."""
     given = {"path": shop.path, "archive": str(shop.archive)} | options
@@ -216,7 +227,8 @@ def test_range_of_one_segment_opens_that_one_alone(
     plain = type(real()).open
 
     def watched(self: Any, path: str, **how: Any) -> Any:  # noqa: ANN401 - as the original
-        opened.append(path.rpartition("/")[2])
+        if threading.current_thread() is threading.main_thread():  # not the log's own upkeep
+            opened.append(path.rpartition("/")[2])
         return plain(self, path, **how)
 
     monkeypatch.setattr(type(real()), "open", watched)

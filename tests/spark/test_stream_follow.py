@@ -85,6 +85,17 @@ def test_stream_begins_at_a_time(place: Place) -> None:
     assert [nexts(each) for each in drained(follower, Limit())] == [{}, {0: 3}, {0: 5}]
 
 
+def test_start_at_a_time_behind_every_record_is_the_end_or_an_error_as_told(place: Place) -> None:
+    """A query that waits for a day to come, or one whose day is a mistake."""
+    place.make(1)
+    place.append(3)
+    far = {"startingTimestamp": "2200-01-01T00:00:00Z"}
+    assert nexts(drained(place.follow(**far), Limit())[-1]) == {0: 3}
+    follower = place.follow(**far, startingTimestampStrategy="error")
+    with pytest.raises(PositionError, match="no record is from 2200"):
+        follower.latest(follower.first(), Limit())
+
+
 def test_start_beyond_the_end_is_refused(place: Place) -> None:
     """A number that the log does not reach is a mistake."""
     place.make(1)

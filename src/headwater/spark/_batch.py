@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headwater.spark._options import Mark, ReadOptions
     from headwater.spark._plan import Piece, Range
     from headwater.spark._scan import Shape
+    from headwater.spark._targets import Target
 
 
 class Pieces(InputPartition):
@@ -88,7 +89,7 @@ def range_of(survey: Survey, options: ReadOptions) -> Range:
     options say that lost data is no error.
     """
     target = survey.target
-    start = resolve(survey, options.start.of(target.topic, target.partition))
+    start = start_of(survey, options)
     stop = resolve(survey, options.stop.of(target.topic, target.partition))
     end = survey.durable_end  # behind both: the log grows meanwhile, and "latest" with it
     if not options.fail_on_data_loss:
@@ -100,6 +101,24 @@ def range_of(survey: Survey, options: ReadOptions) -> Range:
             f"{target.label}: sequence {max(start, stop)} is wanted, and the log ends at {end}"
         )
     return survey.range(start, max(start, stop))
+
+
+def start_of(survey: Survey, options: ReadOptions) -> int:
+    """Where the options begin to read a log. Raises `PositionError` as they want it."""
+    target = survey.target
+    mark = options.start.of(target.topic, target.partition)
+    start = resolve(survey, mark)
+    check_time(target, mark, start, survey.durable_end, options)
+    return start
+
+
+def check_time(target: Target, mark: Mark, start: int, end: int, options: ReadOptions) -> None:
+    """Raise for a time behind every record, where the options say that it is a mistake."""
+    if options.time_strategy == "error" and isinstance(mark, datetime) and start >= end:
+        raise PositionError(
+            f"{target.label}: no record is from {mark.isoformat()} on, the log ends at {end}; "
+            "with startingTimestampStrategy=latest it is read from its end"
+        )
 
 
 def resolve(survey: Survey, mark: Mark) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headwater.errors import PositionError, SequenceExpiredError, UnsupportedError
 from headwater.spark._admission import bytes_between, fair_shares, kept_runs, records_within
+from headwater.spark._batch import check_time
 from headwater.spark._live import LiveLogs
 from headwater.spark._named import NamedReader
 from headwater.spark._offsets import Offsets, label_of
@@ -113,6 +114,7 @@ class Follower:
     def _resolve(self, key: LogKey, log: LiveLog, mark: Mark) -> int:
         start, wanted, end = log.marks("earliest" if mark == "reader" else mark)
         if not isinstance(mark, int):
+            check_time(log.target, mark, wanted, end, self._options)
             return min(wanted, self._end_of(key, log))
         if wanted < start and self._options.fail_on_data_loss:
             raise _expired(log, wanted, start)

@@ -53,6 +53,8 @@ class ReadOptions(NamedTuple):
     view: str = "records"
     start: Bounds = Bounds("earliest")
     stop: Bounds = Bounds("latest")
+    #: A time behind every record: "error", or the end of the log.
+    time_strategy: str = "latest"
     include_headers: bool = False
     include_segment: bool = False
     fail_on_data_loss: bool = True
@@ -211,6 +213,7 @@ _OPTIONS: Final = (
     ),
     Option("startingSequence", "start", _to_sequences),
     Option("startingTimestamp", "start", _to_times),
+    Option("startingTimestampStrategy", "time_strategy", one_of("error", "latest")),
     Option("endingSequence", "stop", _to_sequences),
     Option("endingTimestamp", "stop", _to_times, "batch"),
     Option("includeHeaders", "include_headers", to_flag),
@@ -290,6 +293,8 @@ def _check_together(given: Mapping[str, str], found: ReadOptions) -> None:
     _check_kind(found)
     if found.decode_errors != "fail" and found.decode == "raw":
         raise InvalidInputError("option decodeErrors is for decode=json")
+    if "startingtimestampstrategy" in given and "startingtimestamp" not in given:
+        raise InvalidInputError("option startingTimestampStrategy is for startingTimestamp")
     if _says_reader(found.start) and found.reader is None:
         raise InvalidInputError("option startingSequence: reader needs the option reader, a name")
     if _says_reader(found.stop):

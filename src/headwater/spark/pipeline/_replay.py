@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.errors import InvalidInputError
 from headwater.fs import absolute
-from headwater.spark._batch import resolve
+from headwater.spark._batch import resolve, start_of
 from headwater.spark._plan import Survey
 from headwater.spark._targets import targets_of
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, job_state
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 JOB: Final = "replay"
 #: A paced replay appends a batch every so many seconds.
 _INTERVAL_S: Final = 1.0
-_ENDS: Final = ("startingSequence", "startingTimestamp", "endingSequence", "endingTimestamp")
+_ENDS: Final = (
+    "startingSequence",
+    "startingTimestamp",
+    "startingTimestampStrategy",
+    "endingSequence",
+    "endingTimestamp",
+)
 
 
 def replay(  # noqa: PLR0913 - one keyword per option of the command
@@ -97,7 +103,7 @@ def _range(path: str | PathLike[str] | None, given: Mapping[str, str]) -> dict[s
     for target in targets_of(checked):
         survey = Survey(target)
         number = str(target.partition)
-        start = resolve(survey, checked.start.of(target.topic, target.partition))
+        start = start_of(survey, checked)
         stop = resolve(survey, checked.stop.of(target.topic, target.partition))
         survey.close()
         starts.setdefault(target.topic, {})[number] = min(start, stop)
