@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,7 @@ from headwater.spark._metadata import MetadataReader
 from headwater.spark._options import parse_read_options
 from headwater.spark._plan import Survey
 from headwater.spark._schema import records_ddl
-from headwater.spark._targets import Target
+from headwater.spark._targets import Target, targets_of
 from headwater.store import Store
 from tests.spark.shop import NAME, Shop, load, rows
 
@@ -102,6 +103,29 @@ def test_batch_archive_alone_is_what_was_archived(spark: SparkSession, shop: Sho
     frame = load(spark, shop.archive, topic=NAME)
     archived = [row for row in shop.records() if int(row[2].split(b"|")[0]) < 3000]
     assert rows(frame) == archived
+
+
+def test_batch_pattern_goes_past_files_that_are_no_folders(tmp_path: Path) -> None:
+    """They lie where folders are looked for."""
+    for store in ("one", "two"):
+        with headwater.open(tmp_path / store / "sales" / "orders") as log:
+            log.append(b"v")
+    (tmp_path / "README").write_text("of the stores", "utf-8")
+    (tmp_path / "one" / "notes").write_text("of the topics", "utf-8")
+    for pattern in ("*/*/orders", "*/*/*"):
+        options = parse_read_options({"path": str(tmp_path / pattern)}, stream=False)
+        found = [target.folder for target in targets_of(options)]
+        assert found == [str(tmp_path / store / "sales" / "orders") for store in ("one", "two")]
+
+
+def test_batch_partition_has_its_name_also_while_it_is_empty(tmp_path: Path) -> None:
+    """A stream of its folder would else meet another log when somebody writes to it."""
+    folder = tmp_path / "sales" / "orders" / "partitions" / "3"
+    folder.mkdir(parents=True)
+    options = parse_read_options({"path": str(folder)}, stream=False)
+    before = targets_of(options)
+    headwater.open(folder).close()
+    assert before == targets_of(options) == [Target("sales/orders", 3, str(folder), None, ANY)]
 
 
 def test_batch_store_pattern_reads_every_topic(spark: SparkSession, tmp_path: Path) -> None:

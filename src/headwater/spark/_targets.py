@@ -148,30 +148,30 @@ class _Finder:
                 found = [f"{folder}/{part}" for folder in found]
                 continue
             found = [
-                f"{folder}/{name}"
-                for folder in found
-                for name in sorted(self._fs.list(folder or "/"))
+                f"{folder.rstrip('/')}/{name}"
+                for folder in filter(self._fs.is_dir, (folder or "/" for folder in found))
+                for name in sorted(self._fs.list(folder))
                 if fnmatchcase(name, part) and not name.startswith(".")
             ]
         return [folder for folder in found if self._fs.is_dir(folder)]
 
     def _of_folder(self, folder: str) -> Iterator[Target]:
         """A log's folder, a topic's, or one of an archive."""
-        namespace, _, name = folder.rpartition("/")
-        topic = TopicName(namespace.rpartition("/")[2], name)
+        outer, _, name = folder.rpartition("/")
+        number = 0
+        if name.isdecimal() and outer.endswith(f"/{PARTITIONS}"):
+            number = int(name)
+            outer, _, name = outer.removesuffix(f"/{PARTITIONS}").rpartition("/")
+        topic = TopicName(outer.rpartition("/")[2], name)
         if self._fs.is_dir(f"{folder}/{PARTITIONS}"):
             for number in range(len(self._fs.list(f"{folder}/{PARTITIONS}"))):
                 yield self._target(topic, number, f"{folder}/{PARTITIONS}/{number}")
         elif self._fs.exists(f"{folder}/{MANIFEST}.current"):
-            if name.isdecimal() and namespace.endswith(f"/{PARTITIONS}"):
-                outer = namespace.removesuffix(f"/{PARTITIONS}").split("/")
-                yield self._target(TopicName(outer[-2], outer[-1]), int(name), folder)
-            else:
-                yield self._target(topic, 0, folder)
+            yield self._target(topic, number, folder)
         elif any(inner.startswith("partition=") for inner in self._fs.list(folder)):
             yield from self._archived(folder)
         elif not self._fs.list(folder):
-            yield self._target(topic, 0, folder)  # a topic that nobody has written to yet
+            yield self._target(topic, number, folder)  # nobody has written to it yet
 
     def _of_store(self, root: str) -> Iterator[Target]:
         """The topics of a store, or of an archive, that the option topic means."""
