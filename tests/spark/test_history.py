@@ -520,6 +520,16 @@ def test_history_of_what_cannot_be_meant_is_refused(
     assert leases(shop) == []
 
 
+def test_history_of_two_logs_of_one_name_is_refused(
+    spark: SparkSession, open_shop: Callable[..., Shop], tmp_path: Path
+) -> None:
+    """A range is that of a partition: the longer of two would be cut to the end of the other."""
+    for folder, records in (("one", 100), ("two", 50)):
+        open_shop(folder=folder).fill(records)
+    with pytest.raises(InvalidInputError, match=r"both called sales/orders\[0\]"):
+        history(spark, f"{tmp_path}/*/data/{NAME}").count()
+
+
 def test_history_of_several_topics_is_refused(
     spark: SparkSession, open_shop: Callable[..., Shop]
 ) -> None:

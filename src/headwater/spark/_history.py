@@ -24,7 +24,7 @@ from headwater.spark._options import ARCHIVE_PREFIX, parse_read_options
 from headwater.spark._plan import Survey
 from headwater.spark._schema import records_ddl
 from headwater.spark._session import is_connect
-from headwater.spark._targets import open_archive, targets_of
+from headwater.spark._targets import open_archive, targets_apart
 from headwater.store import Topic
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _check(read: ReadOptions) -> None:
 
 
 def _targets(read: ReadOptions) -> list[Target]:
-    found = targets_of(read)
+    found = targets_apart(read)
     names = sorted({target.topic for target in found})
     if len(names) > 1:
         raise InvalidInputError(

@@ -18,7 +18,6 @@ from headwater.archive._checkpoint import Checkpoint
 from headwater.archive._store import UnreachableError
 from headwater.errors import (
     ConfigError,
-    InvalidInputError,
     ManifestNotFound,
     NotALogError,
     PositionError,
@@ -27,7 +26,7 @@ from headwater.errors import (
 from headwater.spark._batch import resolve
 from headwater.spark._offsets import Place
 from headwater.spark._plan import Survey
-from headwater.spark._targets import open_archive, targets_of
+from headwater.spark._targets import open_archive, targets_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +205,7 @@ class LiveLogs:
         A log that is gone is missed by whoever needs it.
         """
         try:
-            self._targets = targets_of(self._options)
+            self._targets = targets_apart(self._options)
         except NotALogError:
             if first:
                 raise
@@ -214,14 +213,6 @@ class LiveLogs:
             if first:
                 raise
             logger.warning("%s: cannot be looked at now: %s", self._options.place, error)
-        folders: dict[LogKey, str | None] = {}
-        for target in self._targets:
-            known = folders.setdefault((target.topic, target.partition), target.folder)
-            if known != target.folder:
-                raise InvalidInputError(
-                    f"option path: {known} and {target.folder} are both called {target.label}: "
-                    "a stream cannot tell them apart; read them by two"
-                )
 
     def _opened(self, target: Target) -> LiveLog | None:
         log = self.logs.get((target.topic, target.partition))

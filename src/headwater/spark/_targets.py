@@ -15,7 +15,7 @@ from headwater._home import Home
 from headwater._log import open_home
 from headwater._manifest_store import MANIFEST
 from headwater.archive import Archive, History, open_store, partition_folder
-from headwater.errors import ArchiveError, NotALogError
+from headwater.errors import ArchiveError, InvalidInputError, NotALogError
 from headwater.fs import absolute, real
 from headwater.store._archives import Archives
 from headwater.store._config import load_config, to_config
@@ -114,6 +114,23 @@ def targets_of(options: ReadOptions) -> list[Target]:
             "with the option topic, or an archive with the option topic",
             path=options.place,
         )
+    return found
+
+
+def targets_apart(options: ReadOptions) -> list[Target]:
+    """As `targets_of`, for whoever tells logs apart by topic and partition.
+
+    Raises `InvalidInputError` where two are called alike.
+    """
+    found = targets_of(options)
+    known: dict[str, Target] = {}
+    for target in found:
+        other = known.setdefault(target.label, target)
+        if other is not target:
+            raise InvalidInputError(
+                f"option path: {other.folder} and {target.folder} are both called {target.label}, "
+                "and nothing else tells them apart here: read them one by one"
+            )
     return found
 
 

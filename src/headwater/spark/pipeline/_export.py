@@ -21,6 +21,7 @@ from headwater.spark._event_plan import EventSurvey
 from headwater.spark._events import check_event_options, event_range
 from headwater.spark._options import Bounds
 from headwater.spark._plan import Survey, plan
+from headwater.spark._targets import targets_apart
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, held, job_state
 from headwater.spark.pipeline._tables import (
     DEAD_LETTERS,
@@ -31,7 +32,7 @@ from headwater.spark.pipeline._tables import (
 )
 from headwater.spark.pipeline._tasks import run_units
 from headwater.spark.pipeline._values import KINDS
-from headwater.spark.pipeline._where import logs_apart, options_of
+from headwater.spark.pipeline._where import options_of
 from headwater.store._folders import remove_tree
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class _Export:
         return self._event_units() if self._options.kind == "events" else self._record_units()
 
     def _record_units(self) -> list[Unit]:
-        ranges = [self._new_of(target) for target in logs_apart(self._options)]
+        ranges = [self._new_of(target) for target in targets_apart(self._options)]
         pieces = [piece for part in plan(ranges, self._part_bytes, None) for piece in part]
         return [
             self._unit(

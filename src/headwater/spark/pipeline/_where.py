@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import InvalidInputError
 from headwater.fs import absolute
 from headwater.spark._options import parse_read_options
 from headwater.spark._targets import Target, targets_of
@@ -29,20 +28,6 @@ def logs_of(
 ) -> list[Target]:
     """The logs that a path and options name. Raises `NotALogError` when there is none."""
     return targets_of(options_of(path, options))
-
-
-def logs_apart(options: ReadOptions) -> list[Target]:
-    """The logs that options name, for a job that tells them apart by topic and partition."""
-    found = targets_of(options)
-    known: dict[str, Target] = {}
-    for target in found:
-        other = known.setdefault(target.label, target)
-        if other is not target:
-            raise InvalidInputError(
-                f"option path: {other.folder} and {target.folder} are both called {target.label}: "
-                "give each a job of its own"
-            )
-    return found
 
 
 def target_of(fields: list[Any]) -> Target:
