@@ -220,12 +220,15 @@ class _Pipeline:
 
     def use_spark(self, stack: ExitStack) -> None:
         """The jobs, and the whole history as one DataFrame."""
-        from headwater.spark import history, session  # noqa: PLC0415 - an extra
+        from headwater.spark import history  # noqa: PLC0415 - an extra
+        from headwater.spark._session import active, session  # noqa: PLC0415 - the same
 
+        was_there = active() is not None
         quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         with self.step("start Spark") as told, hushed():
             spark = session("headwater demo", "local[2]", quiet)
-            stack.callback(spark.stop)
+            if not was_there:
+                stack.callback(spark.stop)
             told(0, f"Spark {spark.version}")
         self._export(spark)
         self._plan()  # in front of the compaction, while the archive shows each segment
