@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import headwater
+from headwater.archive import Archive, Archiver, LocalStore, restore
 from headwater.errors import (
     ConflictError,
     InvalidInputError,
@@ -290,6 +291,30 @@ def test_export_of_a_log_that_was_replaced_is_refused(tmp_path: Path) -> None:
         else:
             export(None, tmp_path / "log", tmp_path / "out")
         shutil.rmtree(tmp_path / "log")
+
+
+def test_export_of_a_log_that_was_restored_behind_what_is_exported_is_refused(
+    tmp_path: Path,
+) -> None:
+    """The records that stood there are gone, and others have their sequences."""
+    folder, far = tmp_path / "sales" / "orders", tmp_path / "far"
+    archive = Archive(LocalStore(str(far)), "sales/orders/partition=0")
+    with headwater.open(folder) as log:
+        log.append_many([b"archived"] * 5)
+        log.roll()
+        with Archiver(log._home, archive) as archiver:
+            archiver.run()
+        log.append_many([b"lost"] * 3)
+    wanted = {"beyond the restored end, 5": {"archive": str(far)}, "was restored since": {}}
+    for number, options in enumerate(wanted.values()):
+        export(None, folder, tmp_path / f"out{number}", options=options)
+    shutil.rmtree(folder)
+    restore(archive, folder)
+    with headwater.open(folder) as log:
+        log.append_many([b"new"] * 9)
+    for number, (words, options) in enumerate(wanted.items()):
+        with pytest.raises(PositionError, match=words):
+            export(None, folder, tmp_path / f"out{number}", options=options)
 
 
 def test_export_of_two_logs_of_one_name_is_refused(tmp_path: Path) -> None:

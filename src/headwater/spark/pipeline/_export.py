@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater._limits import MIB
+from headwater.archive._archiver import FIRST_EPOCH
 from headwater.errors import ConflictError, InvalidInputError, PositionError
 from headwater.fs import absolute, make_dir_durably, read_whole, real, replace_file
 from headwater.spark._batch import range_of
@@ -21,7 +22,7 @@ from headwater.spark._event_plan import EventSurvey
 from headwater.spark._events import check_event_options, event_range
 from headwater.spark._options import Bounds
 from headwater.spark._plan import Survey, plan
-from headwater.spark._targets import targets_apart
+from headwater.spark._targets import open_archive, targets_apart
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, held, job_state
 from headwater.spark.pipeline._tables import (
     DEAD_LETTERS,
@@ -149,6 +150,26 @@ def _arrow(
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def _check_same(survey: Survey, log_id: str, epoch: int, stop: int) -> None:
+    """Raise `PositionError` unless what was exported up to `stop` is still what the log holds."""
+    target, now = survey.target, survey.log_id.hex() or "none"
+    if now != log_id:
+        raise PositionError(
+            f"{target.label} was replaced: the table holds log {log_id} up to sequence {stop}, "
+            f"now there is log {now}: give the new one another output"
+        )
+    epoch = max(epoch, FIRST_EPOCH)  # nothing was archived then
+    if survey.epoch <= epoch:
+        return
+    archive = open_archive(target)
+    if archive is None:
+        raise PositionError(
+            f"{target.label} was restored since it was exported up to sequence {stop}: name the "
+            "archive (option archive or config), so that it can be checked what was kept"
+        )
+    archive.check_position(bytes.fromhex(log_id), epoch, stop)
+
+
 class _Export:
     """One job over its rounds."""
 
@@ -163,8 +184,8 @@ class _Export:
         #: The number of the coming round, and where it begins, by log.
         self._round: int = known["round"]
         self._next: dict[str, int] = known["next"]
-        #: Which log it was each time, in hex.
-        self._ids: dict[str, str] = known["ids"]
+        #: Which log it was, in hex, and its epoch.
+        self._logs: dict[str, list[Any]] = known["logs"]
         self._rows: dict[str, tuple[int, int, Sums]] = {}
 
     def _identity(self) -> dict[str, object]:
@@ -177,7 +198,7 @@ class _Export:
         path = f"{self._state}/{_NOTE}"
         data = read_whole(self._fs, path)
         if data is None:
-            return {"round": 0, "next": {}, "ids": {}}
+            return {"round": 0, "next": {}, "logs": {}}
         found: dict[str, Any] = json.loads(data)
         if found["arguments"] != self._arguments:
             raise ConflictError(
@@ -216,9 +237,9 @@ class _Export:
             facts: Any = unit.facts
             log = facts["log"]
             self._next[log] = max(self._next.get(log, 0), facts["stop"])
-            self._ids[log] = facts["id"]
+            self._logs[log] = facts["identity"]
         self._round += 1
-        places = {"next": self._next, "ids": self._ids}
+        places = {"next": self._next, "logs": self._logs}
         note = {"arguments": self._arguments, "round": self._round, **places}
         make_dir_durably(self._fs, self._state)
         replace_file(self._fs, f"{self._state}/{_NOTE}", json.dumps(note).encode())
@@ -229,7 +250,8 @@ class _Export:
         return self._event_units() if self._options.kind == "events" else self._record_units()
 
     def _record_units(self) -> list[Unit]:
-        ranges = [self._new_of(target) for target in targets_apart(self._options)]
+        epochs: dict[str, int] = {}
+        ranges = [self._new_of(target, epochs) for target in targets_apart(self._options)]
         pieces = [piece for part in plan(ranges, self._part_bytes, None) for piece in part]
         return [
             self._unit(
@@ -237,7 +259,7 @@ class _Export:
                 piece.target.topic.replace("/", ".") + f"-{piece.target.partition}",
                 (piece.start, piece.stop),
                 {
-                    "id": piece.log_id.hex(),
+                    "identity": [piece.log_id.hex(), epochs[piece.target.label]],
                     "piece": [list(piece.target), piece.log_id.hex(), *piece[2:]],
                     "fail_on_data_loss": self._options.fail_on_data_loss,
                 },
@@ -245,19 +267,16 @@ class _Export:
             for piece in pieces
         ]
 
-    def _new_of(self, target: Target) -> Range:
+    def _new_of(self, target: Target, epochs: dict[str, int]) -> Range:
         """What is new in a log: from where the last round ended in this very log."""
         options, known = self._options, self._next.get(target.label)
         survey = Survey(target)
         try:
             if known is not None:
-                log_id, was = survey.log_id.hex() or "none", self._ids[target.label]
-                if log_id != was:
-                    raise PositionError(
-                        f"{target.label} was replaced: the table holds log {was} up to sequence "
-                        f"{known}, now there is log {log_id}: give the new one another output"
-                    )
+                log_id, epoch = self._logs[target.label]
+                _check_same(survey, log_id, epoch, known)
                 options = options._replace(start=Bounds(known))
+            epochs[target.label] = survey.epoch
             return range_of(survey, options)
         finally:
             survey.close()
@@ -278,7 +297,9 @@ class _Export:
         )
         name = survey.path.rpartition("/")[2]
         return [
-            self._unit(survey.path, name, (part.start, part.stop), {"id": "", "part": list(part)})
+            self._unit(
+                survey.path, name, (part.start, part.stop), {"identity": [], "part": list(part)}
+            )
             for part in parts
         ]
 
