@@ -2,8 +2,9 @@
 
     python job_runner.py NAME KILL_AT ARGUMENTS
 
-`ARGUMENTS` is JSON: positional ones, then keyword ones. When `KILL_AT` batches or units are done,
-the process kills itself and with it the JVM; 0 lets it run to its end, and its figures are printed.
+`ARGUMENTS` is JSON: positional ones, then keyword ones; `here` is for a job without Spark. When
+`KILL_AT` batches or units are done, the process kills itself and with it the JVM; 0 lets it run to
+its end, and its figures are printed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ def main() -> None:
         if int(kill_at) and done >= int(kill_at):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark = session(master="local[2]", config=FLAGS)
+    here = keywords.pop("here", False)
+    spark = None if here else session(master="local[2]", config=FLAGS)
     report = getattr(pipeline, name)(spark, *arguments, **keywords, progress=progress)
     sys.stdout.write(json.dumps(dict(report.figures)) + "\n")
-    spark.stop()
+    if spark is not None:
+        spark.stop()
 
 
 if __name__ == "__main__":
