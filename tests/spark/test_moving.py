@@ -104,6 +104,25 @@ def test_ingest_batch_frame_is_written_once_under_its_name(spark: SparkSession, 
         ingest(spark, frame, shop.path)
 
 
+def test_ingest_stream_of_another_topic_keeps_its_place(
+    spark: SparkSession, shop: Shop, tmp_path: Path
+) -> None:
+    """Any stream is a source: each of its rows arrives once, however often the job runs."""
+    other = shop.store.topic("far/orders", partitions=2)
+    _ = shop.topic
+    counts = []
+    for number in range(3):
+        if number < 2:
+            other.append_many([b"%d-%d" % (number, n) for n in range(40)])
+        stream = spark.readStream.format("headwater").option("startingSequence", "earliest")
+        frame = stream.load(other.path).select("key", "value")
+        report = ingest(spark, frame, shop.path, state=tmp_path / "state")
+        counts.append(report.figures["appended"])
+    assert counts == [40, 40, 0]
+    wanted = sorted(b"%d-%d" % (number, n) for number in range(2) for n in range(40))
+    assert sorted(value for _, _, value in shop.records()) == wanted
+
+
 def test_ingest_without_a_place_for_its_state_is_refused(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
