@@ -133,6 +133,23 @@ def test_available_now_without_a_limit_is_read_in_parts(
     assert counted(source.latestOffset(start, ReadAllAvailable())) == 6
 
 
+@pytest.mark.parametrize(("records", "size"), [(1000, 400), (4, 10**6), (4, 400), (1, 1)])
+def test_available_now_is_bounded_in_records_and_in_bytes(
+    records: int, size: int, reader: Callable[..., StreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large records make small batches: whichever bound comes first; no batch is empty."""
+    monkeypatch.setattr(_stream, "AVAILABLE_NOW_RECORDS", records)
+    monkeypatch.setattr(_stream, "AVAILABLE_NOW_BYTES", size)
+    source = reader()
+    source.prepareForTriggerAvailableNow()
+    at, counts = source.initialOffset(), [0]
+    while counts[-1] < 15:
+        at = source.latestOffset(at, ReadAllAvailable())
+        counts.append(counted(at))
+        assert 0 < counts[-1] - counts[-2] <= min(records, 8 if size == 400 else 15)
+    assert len(counts) > 2
+
+
 def test_offset_that_nothing_moved_is_the_same_text(reader: Callable[..., StreamReader]) -> None:
     """Anything else would be a batch of nothing, again and again."""
     source = reader()

@@ -203,8 +203,10 @@ class Follower:
         turn = sum(place.next for place in begun.values())
         if limit.records is not None:
             counts = fair_shares(counts, limit.records, turn)
-        elif limit.bytes is not None and waiting:
-            counts = self._fitting(waiting, limit.bytes, turn)
+        if limit.bytes is not None and waiting:
+            firsts = [first for first, _ in waiting.values()]
+            spans = [(first, first + count) for first, count in zip(firsts, counts, strict=True)]
+            counts = self._fitting(dict(zip(waiting, spans, strict=True)), limit.bytes, turn)
         return {
             key: first + count
             for (key, (first, _)), count in zip(waiting.items(), counts, strict=True)

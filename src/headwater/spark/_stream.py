@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from headwater._limits import MIB
 from headwater.errors import UnsupportedError
 from headwater.spark._batch import BatchReader, Pieces, plan_of
 from headwater.spark._follow import Follower, Limit
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
     from headwater.spark._options import ReadOptions
 
-#: Without a limit of the user's, what is available now is read in batches of so many records.
+#: Without a limit of the user's, what is available now is read in batches of no more than that.
 AVAILABLE_NOW_RECORDS: Final = 1_000_000
+AVAILABLE_NOW_BYTES: Final = 128 * MIB
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,7 +94,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             raise UnsupportedError(f"a read limit of {limit!r} has no meaning for a log")
         wanted = self.options.max_records is None and self.options.max_bytes is None
-        return Limit(AVAILABLE_NOW_RECORDS if wanted and self._follower.has_target else None)
+        if wanted and self._follower.has_target:
+            return Limit(AVAILABLE_NOW_RECORDS, AVAILABLE_NOW_BYTES)
+        return Limit()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """How far the logs go; progress events show it, with the records that were lost so far."""
