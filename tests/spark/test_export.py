@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from headwater.spark.pipeline._tables import Access
 
 ORDER = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 
@@ -206,9 +209,9 @@ def test_export_killed_behind_every_unit_is_exact_in_the_end(
     plain: Any = vars(job)["write_unit"]
     calls = 0
 
-    def dying(facts: dict[str, Any]) -> list[int]:
+    def dying(*given: object) -> list[int]:
         nonlocal calls
-        found: list[int] = plain(facts)
+        found: list[int] = plain(*given)
         calls += 1
         if calls in {1, 3, 4}:
             raise KeyboardInterrupt
@@ -225,6 +228,37 @@ def test_export_killed_behind_every_unit_is_exact_in_the_end(
             shop.fill(10, start=1500 + kills * 10)  # what comes meanwhile is of the next round
     assert kills == 3
     export(None, shop.path, tmp_path / "out", part_bytes=30_000)
+    assert _places(tmp_path / "out") == [(p, s) for p, s, _ in shop.records()]
+
+
+def test_export_goes_on_with_other_credentials_and_keeps_none(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a cloud run out; those of this run open archive and table, and no file has them."""
+    shop.fill(1500)
+    plain: Any = vars(job)["write_unit"]
+    opened: list[Any] = []
+
+    def noting(access: Access, facts: dict[str, Any]) -> list[int]:
+        opened.append((access.output["token"], *access.archives[facts["log"]]))
+        if len(opened) == 2:
+            raise KeyboardInterrupt
+        found: list[int] = plain(access, facts)
+        return found
+
+    monkeypatch.setattr(job, "write_unit", noting)
+    for token in ("old-secret", "new-secret"):
+        keywords: dict[str, Any] = {
+            "part_bytes": 30_000,
+            "store_options": {"token": token},
+            "options": {"archive": str(shop.archive), "archive.token": token},
+        }
+        with suppress(KeyboardInterrupt):
+            export(None, shop.path, tmp_path / "out", **keywords)
+        for path in (tmp_path / "out" / "_headwater").rglob("*.json"):
+            assert "secret" not in path.read_text("utf-8")
+    assert set(opened[:2]) == {("old-secret", ("token", "old-secret"))}
+    assert set(opened[2:]) == {("new-secret", ("token", "new-secret"))}
     assert _places(tmp_path / "out") == [(p, s) for p, s, _ in shop.records()]
 
 

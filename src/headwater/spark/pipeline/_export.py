@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater._limits import MIB
@@ -26,6 +27,7 @@ from headwater.spark._targets import open_archive, targets_apart
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, held, job_state
 from headwater.spark.pipeline._tables import (
     DEAD_LETTERS,
+    Access,
     Layout,
     Sums,
     check_layout,
@@ -217,10 +219,17 @@ class _Export:
             return
         arguments = {"export": self._arguments, "round": self._round}
         with job_state(folder, JOB, arguments, self._units) as job:
-            for unit, sums in run_units(spark, job.units, write_unit, state=job, progress=progress):
+            work = partial(write_unit, self._access())
+            for unit, sums in run_units(spark, job.units, work, state=job, progress=progress):
                 self._note(unit, sums)
             self._advance(job.units)
             job.remove()
+
+    def _access(self) -> Access:
+        is_records = self._options.kind == "records"
+        targets = targets_apart(self._options) if is_records else []
+        archives = {target.label: target.archive_options for target in targets}
+        return Access(self._layout.store_options, archives)
 
     def _note(self, unit: Unit, sums: list[int]) -> None:
         facts: Any = unit.facts
@@ -260,7 +269,11 @@ class _Export:
                 (piece.start, piece.stop),
                 {
                     "identity": [piece.log_id.hex(), epochs[piece.target.label]],
-                    "piece": [list(piece.target), piece.log_id.hex(), *piece[2:]],
+                    "piece": [
+                        list(piece.target._replace(archive_options=())),
+                        piece.log_id.hex(),
+                        *piece[2:],
+                    ],
                     "fail_on_data_loss": self._options.fail_on_data_loss,
                 },
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.errors import InvalidInputError
 from headwater.fs import absolute
 from headwater.spark._batch import resolve, start_of
+from headwater.spark._options import ARCHIVE_PREFIX
 from headwater.spark._plan import Survey
 from headwater.spark._targets import targets_of
 from headwater.spark.pipeline._job import JobReport, Stopwatch, Unit, job_state
@@ -68,7 +69,9 @@ def replay(  # noqa: PLR0913 - one keyword per option of the command
     sink = {"path": absolute(target), **({"topic": topic} if topic else {})}
     sink |= dict(target_options or {})
     source = {} if path is None else {"path": str(path) if "://" in str(path) else absolute(path)}
-    arguments = {"source": source | given, "target": sink, "where": where, "keep": keep_partitions}
+    # What opens an archive is often secret, and another one at the next run: no state keeps it.
+    named = {name: text for name, text in given.items() if not name.startswith(ARCHIVE_PREFIX)}
+    arguments = {"source": source | named, "target": sink, "where": where, "keep": keep_partitions}
     before = ends_of(sink)
     if dry_run:
         facts = _range(path, given)

@@ -56,8 +56,8 @@ class Layout(NamedTuple):
     headers: bool
 
     def pack(self) -> dict[str, Any]:
-        """As JSON values."""
-        found = self._asdict()
+        """As JSON values, for plans: what opens the store is in none (see `Access`)."""
+        found = self._asdict() | {"store_options": {}}
         if self.schema is not None:
             found["schema"] = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
         return found
@@ -78,6 +78,15 @@ class Layout(NamedTuple):
             return plain
         kept = [field for field in plain if field.name != "value"]
         return pa.schema([*kept, *self.schema])
+
+
+class Access(NamedTuple):
+    """What opens the stores. Often secret, and another one at the next run, so no plan keeps it."""
+
+    #: Of the table's store.
+    output: dict[str, str]
+    #: Of the archives, by topic and partition.
+    archives: dict[str, tuple[tuple[str, str], ...]]
 
 
 def events_arrow() -> pa.Schema:
@@ -117,14 +126,14 @@ class Sums(NamedTuple):
         return Sums(*(one + more for one, more in zip(self, other, strict=True)))
 
 
-def write_unit(facts: Mapping[str, Any]) -> list[int]:
+def write_unit(access: Access, facts: Mapping[str, Any]) -> list[int]:
     """Write the files of one unit; returns `Sums`."""
-    layout = Layout.unpack(facts["layout"])
+    layout = Layout.unpack(facts["layout"])._replace(store_options=access.output)
     name, table, dead = facts["name"], _Table(layout), _Table(layout)
     values = None
     if layout.schema is not None:
         values = values_of(layout.values, layout.schema, layout.avro_schema)
-    for batch in _batches(facts, layout):
+    for batch in _batches(facts, layout, access):
         good, bad = (batch, None) if values is None else _decoded(batch, values)
         table.add(good)
         if bad is not None:
@@ -135,15 +144,16 @@ def write_unit(facts: Mapping[str, Any]) -> list[int]:
     return list(sums)
 
 
-def _batches(facts: Mapping[str, Any], layout: Layout) -> Iterator[pa.RecordBatch]:
+def _batches(facts: Mapping[str, Any], layout: Layout, access: Access) -> Iterator[pa.RecordBatch]:
     if "part" in facts:
         path, place, start, stop, archived = facts["part"]
         columns = EventColumns(events_arrow(), path)
         for chunk in read_part(EventPart(path, Start(*place), start, stop, archived)):
             yield columns.batch(chunk, archived=archived)
         return
-    target, log_id, *rest = facts["piece"]
-    piece = Piece(target_of(target), bytes.fromhex(log_id), *rest)
+    fields, log_id, *rest = facts["piece"]
+    target = target_of(fields)._replace(archive_options=access.archives.get(facts["log"], ()))
+    piece = Piece(target, bytes.fromhex(log_id), *rest)
     shape = Projection(records_arrow(headers=layout.headers))
     yield from read_pieces([piece], shape, fail_on_data_loss=facts["fail_on_data_loss"])
 
