@@ -58,11 +58,11 @@ def _durable_offsets(fs: FileSystem, folder: str, batch: int) -> bytes:
     _sync_files(fs, folder, _METADATA)
     _sync_files(fs, f"{folder}/{_OFFSETS}", str(batch))
     if batch == 0:
-        _sync_parents(fs, folder)
+        sync_parents(fs, folder)
     return data
 
 
-def _sync_parents(fs: FileSystem, folder: str) -> None:
+def sync_parents(fs: FileSystem, folder: str) -> None:
     """Make the way to a folder durable: nobody knows which of those above it Spark has made."""
     while folder != "/":
         folder = folder.rpartition("/")[0] or "/"

@@ -19,6 +19,7 @@ from headwater.fs import absolute, read_whole, real
 from headwater.spark._near import find_place
 from headwater.spark._offsets import find_offsets, label_of
 from headwater.spark._options import parse_read_options
+from headwater.spark._sink_checkpoint import sync_parents
 from headwater.spark._targets import targets_of
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Checkpoint:
         self._sync_file("metadata")
         self._sync_file(".metadata.crc")
         self._fs.sync_dir(self.folder)
-        self._fs.sync_dir(self.folder.rpartition("/")[0] or "/")
+        sync_parents(self._fs, self.folder)
         return self._sources(newest)
 
     def query_id(self) -> str | None:
