@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from headwater._notes import parse_note
 from headwater.errors import InvalidInputError
@@ -30,8 +29,7 @@ def local_folder(location: str) -> str | None:
         return absolute(location)
     if found[1].lower() != "file":
         return None
-    path = found[2]
-    return absolute(unquote("/" + path.lstrip("/")))
+    return absolute("/" + found[2].lstrip("/"))  # Spark takes a percent sign for itself, too
 
 
 def offsets_digest(fs: FileSystem, location: str, batch: int) -> str:

@@ -19,7 +19,7 @@ from headwater.fs import absolute, read_whole, real
 from headwater.spark._near import find_place
 from headwater.spark._offsets import find_offsets, label_of
 from headwater.spark._options import parse_read_options
-from headwater.spark._sink_checkpoint import sync_parents
+from headwater.spark._sink_checkpoint import local_folder, sync_parents
 from headwater.spark._targets import targets_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headwater.spark._offsets import LogKey, Offsets, Place
     from headwater.spark._options import ReadOptions
 
-_LOCAL: Final = "file:"
 _OFFSETS: Final = "offsets"
 _COMMITS: Final = "commits"
 
@@ -112,14 +111,13 @@ class Checkpoint:
 
     def __init__(self, folder: str | PathLike[str], fs: FileSystem | None = None) -> None:
         """The checkpoint in a folder. Raises `UnsupportedError` where it is in no local one."""
-        if isinstance(folder, str) and folder.startswith(_LOCAL):
-            folder = "/" + folder.removeprefix(_LOCAL).lstrip("/")
-        if isinstance(folder, str) and "://" in folder:
+        found = local_folder(folder) if isinstance(folder, str) else absolute(folder)
+        if found is None:
             raise UnsupportedError(
                 f"checkpoint {folder}: only files of this machine can be synced; without that the "
                 "reader follows at the distance of the option readerMargin"
             )
-        self.folder = absolute(folder)
+        self.folder = found
         self._fs = real() if fs is None else fs
 
     def settle(self) -> list[str] | None:
