@@ -31,10 +31,12 @@ pub struct Node {
     /// The timeout that counts, and the (term, role) that it was drawn for.
     timeout_ticks: usize,
     drawn_for: (u64, StateRole),
-    /// Numbers of the last batch handed out, the last durable one, and the last with a new term or vote.
+    /// Numbers of batches: the last one handed out, the last durable one, the last with a new term or vote,
+    /// the last with entries or a snapshot.
     handed: u64,
     durable: u64,
     voted: u64,
+    stored: u64,
     /// Last index handed out to be applied.
     released: u64,
     /// Changes handed out and not applied yet.
@@ -67,6 +69,7 @@ impl Node {
             handed: 0,
             durable: 0,
             voted: 0,
+            stored: 0,
             released: memory.applied,
             changes: VecDeque::new(),
             superseded: 0,
@@ -105,9 +108,13 @@ impl Node {
     }
 
     /// True when the log is durable to its end and a snapshot, if one came, is installed.
+    ///
+    /// Of a batch that is still on its way to the disk an earlier one may have held the same entries: raft-rs
+    /// then counts them as durable, and would panic if this node led before the later batch is.
     fn may_campaign(&self) -> bool {
         let log = &self.raw.raft.raft_log;
-        log.last_index() == log.persisted && log.applied + 1 >= log.first_index()
+        let durable = self.stored <= self.durable && log.last_index() == log.persisted;
+        durable && log.applied + 1 >= log.first_index()
     }
 
     /// Append data to the log of the group. Index of the first, and the term.
@@ -276,6 +283,9 @@ impl Node {
         let first = batch.entries.first().map(|entry| entry.index);
         batch.truncate_from = first.filter(|&index| index <= window.last());
         window.append(&batch.entries);
+        if batch.snapshot.is_some() || first.is_some() {
+            self.stored = number;
+        }
     }
 
     /// Note what may be applied from now on.
@@ -531,11 +541,6 @@ impl Node {
                 self.chance.between(options.election_ticks, options.election_ticks_stop);
         }
         self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn raft(&self) -> &raft::Raft<Window> {
-        &self.raw.raft
     }
 }
 
