@@ -6,6 +6,7 @@ RaftError                anything that this module raises
 ├── PanicError           the core panicked in this call; the node is poisoned
 ├── PoisonedError        it panicked in an earlier call; open the node again from its disk
 ├── MessageError         bytes from a peer were refused; the node is as it was
+│   ├── StrangerError    an answer of somebody who is no member, or no longer: drop it
 │   └── LogLostError     the leader knows that this node lost what it had stored
 ├── NotLeaderError       only the leader can do this; `leader` is whom to ask
 ├── DroppedError         not now: nothing was appended, so an index that was assigned is free again
@@ -39,6 +40,9 @@ class PoisonedError(RaftError):
 
 class MessageError(RaftError):
     """Bytes from a peer were refused, and changed nothing."""
+
+class StrangerError(MessageError):
+    """An answer of somebody who is no member. A member that was just removed may send one."""
 
 class LogLostError(MessageError):
     """This node acknowledged entries that it no longer has: it must join again under a new id."""

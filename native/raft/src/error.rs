@@ -9,6 +9,8 @@ pub enum Error {
     Malformed(String),
     /// A message that is whole, and may not reach the core.
     Refused(String),
+    /// An answer of somebody who is no member, or no longer.
+    Stranger(u64),
     /// The leader knows that this node once had more than it has.
     LogLost(String),
     /// Only the leader can do this; the id of the one we know of, or 0.
@@ -32,6 +34,7 @@ impl fmt::Display for Error {
             | Error::ConfChange(text)
             | Error::State(text)
             | Error::Misuse(text) => f.write_str(text),
+            Error::Stranger(id) => write!(f, "node {id} is no member of this group, or no longer"),
             Error::NotLeader(0) => f.write_str("this node is not the leader and knows of none"),
             Error::NotLeader(id) => write!(f, "this node is not the leader; node {id} is"),
             Error::Dropped(why) => f.write_str(why),

@@ -31,6 +31,7 @@ create_exception!(
     "The core panicked in an earlier call."
 );
 create_exception!(headwater_raft, MessageError, RaftError, "Bytes from a peer were refused.");
+create_exception!(headwater_raft, StrangerError, MessageError, "The sender is no member.");
 create_exception!(headwater_raft, LogLostError, MessageError, "This node lost what it had stored.");
 create_exception!(headwater_raft, NotLeaderError, RaftError, "Only the leader can; see `leader`.");
 create_exception!(headwater_raft, DroppedError, RaftError, "Not now; nothing was appended.");
@@ -58,6 +59,7 @@ fn raise(py: Python<'_>, error: Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Malformed(_) | Error::Refused(_) => MessageError::new_err(text),
+        Error::Stranger(_) => StrangerError::new_err(text),
         Error::LogLost(_) => LogLostError::new_err(text),
         Error::NotLeader(id) => not_leader(py, text, id),
         Error::Dropped(_) => DroppedError::new_err(text),
@@ -502,6 +504,7 @@ fn headwater_raft(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PanicError", py.get_type::<PanicError>())?;
     module.add("PoisonedError", py.get_type::<PoisonedError>())?;
     module.add("MessageError", py.get_type::<MessageError>())?;
+    module.add("StrangerError", py.get_type::<StrangerError>())?;
     module.add("LogLostError", py.get_type::<LogLostError>())?;
     module.add("NotLeaderError", py.get_type::<NotLeaderError>())?;
     module.add("DroppedError", py.get_type::<DroppedError>())?;

@@ -21,14 +21,18 @@ pub fn check(raft: &Raft<Window>, message: &Message) -> Result<()> {
         return refuse(format!("a message to node {}; this is node {}", message.to, raft.id));
     }
     if raft.prs().get(message.from).is_none() && needs_member(message.get_msg_type()) {
-        return refuse(format!("node {} is no member of this group", message.from));
+        return Err(Error::Stranger(message.from));
     }
     if message.term < raft.term {
         // raft-rs answers or ignores it and looks no further.
         return Ok(());
     }
     match message.get_msg_type() {
-        MessageType::MsgAppend | MessageType::MsgSnapshot => check_leader(raft, message),
+        MessageType::MsgAppend => {
+            check_leader(raft, message)?;
+            check_beginning(raft, message)
+        }
+        MessageType::MsgSnapshot => check_leader(raft, message),
         MessageType::MsgHeartbeat => {
             check_leader(raft, message)?;
             check_commit(raft, message)
@@ -59,6 +63,19 @@ fn check_leader(raft: &Raft<Window>, message: &Message) -> Result<()> {
             "node {} speaks as the leader of term {}, which is node {known}",
             message.from, message.term
         ));
+    }
+    Ok(())
+}
+
+/// A log tells how members change, not who they were: a node that knows of nobody needs a snapshot first.
+fn check_beginning(raft: &Raft<Window>, message: &Message) -> Result<()> {
+    let alone = raft.prs().conf().voters().ids().is_empty();
+    if alone && message.index == 0 && !message.entries.is_empty() {
+        return refuse(
+            "this node knows of no members and is sent a log from its beginning: found groups behind an \
+             entry, base=(1, 1), so that new nodes get a snapshot; or open it with the founders"
+                .into(),
+        );
     }
     Ok(())
 }
