@@ -99,6 +99,7 @@ WIRE_VERSION: Final[int]
 MESSAGE_BYTES: Final[int]
 ENTRY_BYTES: Final[int]
 CONTEXT_BYTES: Final[int]
+READ_BYTES: Final[int]
 SNAPSHOT_BYTES: Final[int]
 CHANGE_BYTES: Final[int]
 MEMBERS: Final[int]
@@ -258,7 +259,7 @@ class RaftNode:
     def read_index(self, context: bytes) -> None:
         """Ask what a read must wait for; `Ready.read_states` answers with the same context.
 
-        The context is unique among the waiting. A change of role loses the waiting reads.
+        At most `READ_BYTES`, chosen by the caller. A change of role loses the waiting reads.
         """
     def transfer_leader(self, to: int) -> None:
         """Hand the leadership to a voter. Proposals are dropped meanwhile; it may come to nothing."""

@@ -176,22 +176,40 @@ def test_read_without_a_quorum_is_never_answered() -> None:
 
 
 def test_read_that_cannot_be_answered_is_refused() -> None:
-    """Where raft-rs is silent there is an error: no leader, no entry of its term, a context twice."""
+    """Where raft-rs is silent there is an error: no leader, no entry of its term yet."""
     group = led_group(3)
     with pytest.raises(raft.NotLeaderError):
         group.hosts[2].node.read_index(b"x")
-    node = group.leader().node
-    for context in (b"", bytes(raft.CONTEXT_BYTES + 1)):
-        with pytest.raises(raft.MisuseError, match="1 to 256 bytes"):
-            node.read_index(context)
-    node.read_index(b"x")
-    with pytest.raises(raft.MisuseError, match="is waiting"):
-        node.read_index(b"x")
+    with pytest.raises(raft.MisuseError, match="at most 248 bytes"):
+        group.leader().node.read_index(bytes(raft.READ_BYTES + 1))
     fresh = new_group(3)
     fresh.carries = lambda _, __, code, ___: code != raft.APPEND
     fresh.elect(1)
     with pytest.raises(raft.DroppedError, match="entry of its term"):
         fresh.leader().node.read_index(b"x")
+
+
+def test_read_asked_again_is_not_answered_by_late_answers_to_the_first() -> None:
+    """A context may come twice: answers to the first heartbeat confirm nothing about the second."""
+    group = led_group(3)
+    host = group.leader()
+    late: list[bytes] = []
+    group.carries = lambda _, __, code, data: not (
+        code == raft.HEARTBEAT_RESPONSE and late.append(data) is None
+    )
+    host.node.read_index(b"same")
+    group.settle()
+    for data in late:
+        host.node.step(data)
+    group.settle()
+    assert host.reads == [(1, b"same")]
+    group.cut(1)
+    host.node.read_index(b"same")
+    group.settle()
+    for data in late:
+        host.node.step(data)
+    group.settle()
+    assert host.reads == [(1, b"same")]
 
 
 def test_reads_beyond_the_bound_are_dropped() -> None:

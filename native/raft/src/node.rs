@@ -37,6 +37,8 @@ pub struct Node {
     durable: u64,
     voted: u64,
     stored: u64,
+    /// How many reads were asked for.
+    reads: u64,
     /// Last index handed out to be applied.
     released: u64,
     /// Changes handed out and not applied yet.
@@ -70,6 +72,7 @@ impl Node {
             durable: 0,
             voted: 0,
             stored: 0,
+            reads: 0,
             released: memory.applied,
             changes: VecDeque::new(),
             superseded: 0,
@@ -200,15 +203,15 @@ impl Node {
     }
 
     /// Ask which index a read must wait for. The answer comes in a batch, with the context.
-    pub fn read_index(&mut self, context: Vec<u8>) -> Result<()> {
+    ///
+    /// raft-rs tells reads apart by their context alone. One that is asked again could be confirmed by late
+    /// answers to the first time, and be stale: so every read has a number in front of its context.
+    pub fn read_index(&mut self, context: &[u8]) -> Result<()> {
         self.check_leads()?;
         let raft = &self.raw.raft;
-        if context.is_empty() || context.len() > wire::CONTEXT_BYTES {
-            let most = wire::CONTEXT_BYTES;
-            return Err(Error::Misuse(format!("the context of a read has 1 to {most} bytes")));
-        }
-        if raft.read_only.pending_read_index.contains_key(&context) {
-            return Err(Error::Misuse("a read with this context is waiting".into()));
+        if context.len() > wire::READ_BYTES {
+            let most = wire::READ_BYTES;
+            return Err(Error::Misuse(format!("the context of a read has at most {most} bytes")));
         }
         if !raft.commit_to_current_term() {
             return Err(Error::Dropped("the leader has not committed an entry of its term yet"));
@@ -216,7 +219,8 @@ impl Node {
         if raft.pending_read_count() >= self.options.pending_reads {
             return Err(Error::Dropped("pending_reads are waiting"));
         }
-        self.raw.read_index(context);
+        self.reads += 1;
+        self.raw.read_index([&self.reads.to_le_bytes(), context].concat());
         Ok(())
     }
 
@@ -547,7 +551,8 @@ impl Node {
 /// The answers to reads.
 fn states(ready: &mut Ready) -> Vec<(u64, Vec<u8>)> {
     let found = ready.take_read_states();
-    found.into_iter().map(|state| (state.index, state.request_ctx)).collect()
+    let named = |context: Vec<u8>| context.get(8..).unwrap_or_default().to_vec();
+    found.into_iter().map(|state| (state.index, named(state.request_ctx))).collect()
 }
 
 fn letters(messages: Vec<Message>) -> Vec<Letter> {

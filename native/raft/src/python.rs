@@ -302,7 +302,7 @@ impl RaftNode {
     }
 
     fn read_index(&mut self, py: Python<'_>, context: &[u8]) -> PyResult<()> {
-        self.enter(py, |node| node.read_index(context.to_vec()))
+        self.enter(py, |node| node.read_index(context))
     }
 
     fn transfer_leader(&mut self, py: Python<'_>, to: u64) -> PyResult<()> {
@@ -522,6 +522,7 @@ fn headwater_raft(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MESSAGE_BYTES", wire::MESSAGE_BYTES)?;
     module.add("ENTRY_BYTES", wire::ENTRY_BYTES)?;
     module.add("CONTEXT_BYTES", wire::CONTEXT_BYTES)?;
+    module.add("READ_BYTES", wire::READ_BYTES)?;
     module.add("SNAPSHOT_BYTES", wire::SNAPSHOT_BYTES)?;
     module.add("CHANGE_BYTES", wire::CHANGE_BYTES)?;
     module.add("MEMBERS", wire::MEMBERS)

@@ -286,7 +286,7 @@ fn live(chance: &mut Chance, node: &mut Node, unapplied: &mut Vec<(u64, bool)>, 
             node.report_snapshot(2 + small(chance, 3), chance.between(0, 2) == 0);
             node.report_unreachable(2 + small(chance, 3));
             drop(node.transfer_leader(2 + small(chance, 3)));
-            drop(node.read_index(vec![1 + small(chance, 250) as u8]));
+            drop(node.read_index(b"read"));
         }
         _ => {}
     }

@@ -244,6 +244,13 @@ fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, max_bytes: Option<u64>)
     found
 }
 
+/// True for a member of the snapshot. A peer that joined later would ignore it, again and again.
+fn is_for(snapshot: &Snapshot, peer: u64) -> bool {
+    let members = snapshot.get_metadata().get_conf_state();
+    let lists = [&members.voters, &members.learners, &members.voters_outgoing];
+    lists.iter().any(|list| list.contains(&peer))
+}
+
 impl Storage for Window {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
@@ -294,9 +301,10 @@ impl Storage for Window {
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
         let least = request_index.max(self.base.0);
-        match &self.snapshot {
-            Some(offer) if offer.get_metadata().index >= least => Ok(offer.clone()),
-            _ => {
+        let fits = |offer: &&Snapshot| offer.get_metadata().index >= least && is_for(offer, to);
+        match self.snapshot.as_ref().filter(fits) {
+            Some(offer) => Ok(offer.clone()),
+            None => {
                 self.wants().snapshots.insert(to);
                 Err(StorageError::SnapshotTemporarilyUnavailable.into())
             }

@@ -20,8 +20,10 @@ pub const VERSION: u8 = 1;
 pub const MESSAGE_BYTES: usize = 32 << 20;
 /// Longest data of one entry.
 pub const ENTRY_BYTES: usize = 8 << 20;
-/// Longest context of a heartbeat, which is that of a read.
-pub const CONTEXT_BYTES: usize = 256;
+/// Longest context of a heartbeat: the number of a read, and what its caller calls it.
+pub const CONTEXT_BYTES: usize = READ_BYTES + 8;
+/// Longest name of a read.
+pub const READ_BYTES: usize = 248;
 /// Longest data of a snapshot: a description; the state itself travels outside of messages.
 pub const SNAPSHOT_BYTES: usize = 1 << 20;
 /// Longest context of a change of the members.
