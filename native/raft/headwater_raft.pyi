@@ -1,3 +1,4 @@
+# ruff: noqa: PYI021 - the module is compiled; its words are here
 """Consensus for Headwater: a raft-rs node behind ints, bytes and tuples.
 
 The node does no I/O and knows no clock. One thread at a time calls it; calls never block.
@@ -143,7 +144,7 @@ class Ready:
         """Reads that may be served once the index is applied: index, context."""
     @property
     def wanted_entries(self) -> list[tuple[int, int]]:
-        """Ranges (start, stop) that lagging peers need from disk: `load_entries` from `start` on."""
+        """Ranges (start, stop) that lagging peers need: `load_entries` from `start` on."""
     @property
     def wanted_snapshots(self) -> list[int]:
         """Peers that are behind the log: `offer_snapshot`."""
@@ -203,7 +204,7 @@ class Status:
 
 @final
 class RaftNode:
-    """One member of a group. Every method may raise `PanicError` once, and `PoisonedError` after."""
+    """One member of a group. Any method may raise `PanicError`, and `PoisonedError` after."""
 
     def __new__(
         cls,
@@ -230,16 +231,19 @@ class RaftNode:
     ) -> RaftNode:
         """Open a node from what is durable.
 
-        `conf_state` are the members as of `applied`; `base` is (index, term) of the entry in front of
-        the log; `entries` is the whole log behind it, read once, in order. Election timeouts come from
-        `seed` and `id`. Raises `StateError` when these do not belong together.
+        `conf_state` are the members as of `applied`; `base` is (index, term) of the entry in front
+        of the log; `entries` is the whole log behind it, read once, in order. Election timeouts come
+        from `seed` and `id`. Raises `StateError` when these do not belong together.
+
+        A group is founded with all its voters at `base=(1, 1)`, `hard_state=(1, 0, 1)`, `applied=1`;
+        a node joins with nobody and an empty log, and is sent a snapshot first.
         """
     def tick(self) -> bool:
         """Let one tick pass. True when there may be something to take."""
     def campaign(self) -> None:
         """Ask for votes now. Raises `MisuseError` without a vote, `DroppedError` before a sync."""
     def propose(self, data: bytes) -> tuple[int, int]:
-        """Append data to the group's log: its index and term. Committed when it is handed out so."""
+        """Append data to the group's log: its index and term. Not committed yet."""
     def propose_batch(self, datas: Sequence[bytes]) -> tuple[int, int]:
         """The same for several, all or none, in one message: index of the first, and the term."""
     def propose_conf_change(
@@ -251,18 +255,18 @@ class RaftNode:
     ) -> tuple[int, int]:
         """Append a change of members, (`ADD_VOTER` | `REMOVE` | `ADD_LEARNER`, id) each.
 
-        One at a time: `DroppedError` until the one before is applied. An empty list leaves an explicit
-        joint configuration. Raises `ConfChangeError` when the change does not fit.
+        One at a time: `DroppedError` until the one before is applied. An empty list leaves an
+        explicit joint configuration. Raises `ConfChangeError` when the change does not fit.
         """
     def step(self, message: bytes) -> None:
-        """Take a message from a peer. Raises `MessageError` and changes nothing if it is a bad one."""
+        """Take a message from a peer. A bad one raises `MessageError` and changes nothing."""
     def read_index(self, context: bytes) -> None:
         """Ask what a read must wait for; `Ready.read_states` answers with the same context.
 
         At most `READ_BYTES`, chosen by the caller. A change of role loses the waiting reads.
         """
     def transfer_leader(self, to: int) -> None:
-        """Hand the leadership to a voter. Proposals are dropped meanwhile; it may come to nothing."""
+        """Hand the leadership to a voter. Proposals are dropped meanwhile; it may fail."""
     def has_ready(self) -> bool:
         """True when `ready` has something."""
     def ready(self) -> Ready:
@@ -272,7 +276,7 @@ class RaftNode:
     def advance_apply_to(self, index: int) -> None:
         """Everything up to the index is applied, changes of members too."""
     def apply_conf_change(self, index: int) -> bytes:
-        """Apply the change of members that was handed out at the index: the members from there on."""
+        """Apply the change of members handed out at the index: the members from there on."""
     def conf_state(self) -> bytes:
         """The members that the node works with."""
     def load_entries(self, entries: Sequence[Entry]) -> None:
@@ -286,7 +290,7 @@ class RaftNode:
         """Forget the log up to an applied index. Call it before the disk does."""
     def report_unreachable(self, peer: int) -> None:
         """A message to the peer was lost."""
-    def report_snapshot(self, peer: int, arrived: bool) -> None:  # noqa: FBT001 - the answer
+    def report_snapshot(self, peer: int, arrived: bool) -> None:
         """Say how a snapshot ended. Until then the peer is sent nothing."""
     def status(self) -> Status:
         """A view of the node."""

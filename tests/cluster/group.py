@@ -1,8 +1,8 @@
 """A group of real nodes on disks and a network of memory.
 
 A `Disk` is what survives a crash: nothing reaches it before a sync. A `Host` drives one node as the
-binding asks for it. A `Group` ticks all of them in the order of their ids, carries what they send, and
-keeps a trace; links can be cut. Nothing here waits and nothing is left to chance.
+binding asks for it. A `Group` ticks all of them in the order of their ids, carries what they send,
+and keeps a trace; links can be cut. Nothing here waits and nothing is left to chance.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class Host:
         if ready.snapshot is not None:
             self.node.advance_apply_to(ready.snapshot[0])
         for index, _, kind, data in ready.committed:
+            if index <= self.disk.applied:
+                continue  # a snapshot of a later batch, persisted by the same sync, holds it
             if kind == raft.CONF_CHANGE:
                 self.disk.members = self.node.apply_conf_change(index)
             elif data:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import headwater_raft as raft
 import pytest
 
-import headwater_raft as raft
 from tests.cluster.group import LONG_TICKS, SEED, Disk, Group, led_group, logs, new_group
 
 
@@ -20,7 +20,7 @@ def test_election_of_a_fresh_group_ends_with_one_leader(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_proposal_on_the_leader_reaches_every_log_and_state(count: int) -> None:
-    """What is proposed is in every log, applied once, in order; the answer is its index and term."""
+    """A proposal is in every log, applied once, in order; the answer is its index and term."""
     group = led_group(count)
     node = group.leader().node
     assert node.propose(b"a") == (2, 1)
@@ -194,8 +194,8 @@ def test_read_asked_again_is_not_answered_by_late_answers_to_the_first() -> None
     group = led_group(3)
     host = group.leader()
     late: list[bytes] = []
-    group.carries = lambda _, __, code, data: not (
-        code == raft.HEARTBEAT_RESPONSE and late.append(data) is None
+    group.carries = lambda _, __, code, data: (
+        not (code == raft.HEARTBEAT_RESPONSE and late.append(data) is None)
     )
     host.node.read_index(b"same")
     group.settle()
@@ -223,7 +223,7 @@ def test_reads_beyond_the_bound_are_dropped() -> None:
 
 
 def test_messages_that_reveal_a_vote_wait_for_the_sync() -> None:
-    """A candidate's votes are listed as to be sent after the sync of term and vote; so are answers."""
+    """Votes that are asked for and given are to be sent after the sync of term and vote."""
     group = new_group(3)
     group.hosts[1].lazy = True
     group.hosts[1].node.campaign()
@@ -277,7 +277,7 @@ def test_single_voter_with_a_learner_hides_its_term_until_it_is_durable() -> Non
 
 
 def test_several_batches_with_one_sync_are_all_persisted() -> None:
-    """The last number stands for all; what is committed follows in a later batch, with its commit."""
+    """The last number stands for all; a later batch has what is committed, and the commit."""
     group = led_group(1)
     host = group.leader()
     host.lazy = True
@@ -406,7 +406,7 @@ def test_option_out_of_its_bounds_is_refused(change: dict[str, int]) -> None:
 
 
 def test_panic_of_the_core_poisons_the_node(capfd: pytest.CaptureFixture[str]) -> None:
-    """The panic is an error with its text, printed nowhere; every later call says why it is refused."""
+    """The panic is an error with its text, printed nowhere; later calls say why they fail."""
     node = led_group(1).leader().node
     with pytest.raises(raft.PanicError, match=r"to_commit 2 is out of range .*raft_log\.rs:\d+"):
         node._panic()

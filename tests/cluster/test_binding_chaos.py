@@ -1,8 +1,8 @@
 """Seeded chaos: honest nodes, and a network and disks that do what they like.
 
-Messages are lost, repeated, delayed and swapped; nodes crash with batches that were not synced; logs are
-compacted; members change. After every step what has been applied anywhere is one history, and no honest
-message is ever refused.
+Messages are lost, repeated, delayed and swapped; nodes crash with batches that were not synced; logs
+are compacted; members change. After every step what has been applied anywhere is one history, and no
+honest message is ever refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import headwater_raft as raft
 import pytest
 
-import headwater_raft as raft
 from tests.cluster.group import Disk, Group, nobody
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def test_chaos_among_honest_nodes_leaves_one_history(seed: int) -> None:
 
 
 def test_chaos_over_all_seeds_is_worth_its_name() -> None:
-    """Entries are overwritten, snapshots sent, members changed: the trial reaches what it is for."""
+    """Entries are overwritten, snapshots sent, members changed: the trial is one."""
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         chaos = Chaos(seed)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import headwater_raft as raft
 import pytest
 
-import headwater_raft as raft
 from tests.cluster.group import LONG_TICKS, Disk, Group, led_group, nobody, voters
 
 
@@ -376,8 +376,8 @@ def test_messages_to_one_peer_are_bounded_in_number_and_size() -> None:
     group = led_group(3, inflight_messages=4, message_bytes=1000)
     group.cut(3)
     sizes: list[int] = []
-    group.carries = lambda _, to, code, data: not (
-        to == 3 and code == raft.APPEND and sizes.append(len(data)) is None
+    group.carries = lambda _, to, code, data: (
+        not (to == 3 and code == raft.APPEND and sizes.append(len(data)) is None)
     )
     group.cuts.clear()
     node = group.leader().node

@@ -1,4 +1,4 @@
-"""What peers exchange: the documented bytes, and everything else is refused and brings nobody down."""
+"""Peers exchange the documented bytes; everything else is refused and brings nobody down."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 import re
 from typing import TYPE_CHECKING, Final
 
+import headwater_raft as raft
 import pytest
 
-import headwater_raft as raft
 from tests.cluster.group import Group, led_group, new_group
 from tests.trees import ROOT
 
@@ -44,7 +44,9 @@ def message(  # noqa: PLR0913 - as many fields as a message has
 
 def entry(term: int, data: bytes = b"x", *, kind: int = raft.NORMAL) -> bytes:
     """An entry inside a message."""
-    return term.to_bytes(8, "little") + len(data).to_bytes(4, "little") + bytes([kind, 0, 0, 0]) + data
+    return (
+        term.to_bytes(8, "little") + len(data).to_bytes(4, "little") + bytes([kind, 0, 0, 0]) + data
+    )
 
 
 def snapshot(members: bytes, *, index: int = 9, term: int = 1, data: bytes = b"") -> bytes:
@@ -242,7 +244,7 @@ def test_message_that_the_node_cannot_believe_is_refused(data: bytes, words: str
 
 
 def test_heartbeat_past_the_end_of_the_log_says_that_the_log_is_lost() -> None:
-    """A node that came back with an empty disk is told to join under a new id; raft-rs would panic."""
+    """A node back with an empty disk must join under a new id; raft-rs would panic."""
     group = led_group(3)
     group.propose(b"a", b"b")
     group.tick(3)
@@ -319,7 +321,7 @@ def led_change() -> bytes:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_example_of_the_format_page_is_what_the_code_makes(name: str) -> None:
     """The bytes on the page are the bytes of the code, at the offsets that the page names."""
-    block = re.search(rf"```hex {name}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    block = re.search(rf"```bytes {name}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert block, f"no example {name}"
     shown = b""
     for line in block[1].splitlines():
@@ -339,7 +341,7 @@ def test_numbers_of_the_format_page_are_those_of_the_module() -> None:
         code: code for code in range(1, 11)
     }
     bounds = dict(re.findall(r"^\| `(\w+)` \| ([\d ]+) \|", page, re.MULTILINE))
-    assert len(bounds) == 6
+    assert len(bounds) == 7
     assert {name: int(text.replace(" ", "")) for name, text in bounds.items()} == {
         name: getattr(raft, name) for name in bounds
     }
