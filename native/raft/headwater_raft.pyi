@@ -231,12 +231,12 @@ class RaftNode:
     ) -> RaftNode:
         """Open a node from what is durable.
 
-        `conf_state` are the members as of `applied`; `base` is (index, term) of the entry in front
-        of the log; `entries` is the whole log behind it, read once, in order. Election timeouts come
-        from `seed` and `id`. Raises `StateError` when these do not belong together.
+        `conf_state` are the members as of `applied`; `base` is (index, term) of the entry in
+        front of the log; `entries` is the whole log behind it, read once, in order. Election
+        timeouts come from `seed` and `id`. Raises `StateError` when these do not belong together.
 
-        A group is founded with all its voters at `base=(1, 1)`, `hard_state=(1, 0, 1)`, `applied=1`;
-        a node joins with nobody and an empty log, and is sent a snapshot first.
+        A group is founded with all its voters, at `base=(1, 1)`, `hard_state=(1, 0, 1)` and
+        `applied=1`; a node joins with nobody and an empty log, and is sent a snapshot first.
         """
     def tick(self) -> bool:
         """Let one tick pass. True when there may be something to take."""

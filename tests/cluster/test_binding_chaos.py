@@ -1,8 +1,8 @@
 """Seeded chaos: honest nodes, and a network and disks that do what they like.
 
-Messages are lost, repeated, delayed and swapped; nodes crash with batches that were not synced; logs
-are compacted; members change. After every step what has been applied anywhere is one history, and no
-honest message is ever refused.
+Messages are lost, repeated, delayed and swapped; nodes crash with batches that were not synced;
+logs are compacted; members change. After every step what has been applied anywhere is one history,
+and no honest message is ever refused.
 """
 
 from __future__ import annotations

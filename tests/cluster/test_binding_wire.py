@@ -300,22 +300,22 @@ def test_members_as_bytes_come_back_sorted() -> None:
         raft.encode_conf_state([1, 1])
 
 
-LAYOUTS: Final[dict[str, Callable[[], bytes]]] = {
-    "append": lambda: message(
-        raft.APPEND, term=3, index=7, log_term=2, commit=6, count=1, tail=entry(3, b"abc")
-    ),
-    "heartbeat": lambda: message(raft.HEARTBEAT, term=3, commit=6, count=6, tail=b"read 1"),
-    "members": lambda: raft.encode_conf_state([1, 2], [4]),
-    "change": lambda: led_change(),
-}
-
-
 def led_change() -> bytes:
     """The entry of a change, as a leader made it."""
     group = led_group(1)
     index, _ = group.leader().node.propose_conf_change([(raft.ADD_LEARNER, 4)], context=b"at")
     group.settle()
     return group.leader().disk.log[index - 1][3]
+
+
+LAYOUTS: Final[dict[str, Callable[[], bytes]]] = {
+    "append": lambda: message(
+        raft.APPEND, term=3, index=7, log_term=2, commit=6, count=1, tail=entry(3, b"abc")
+    ),
+    "heartbeat": lambda: message(raft.HEARTBEAT, term=3, commit=6, count=6, tail=b"read 1"),
+    "members": lambda: raft.encode_conf_state([1, 2], [4]),
+    "change": led_change,
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
