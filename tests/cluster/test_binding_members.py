@@ -283,6 +283,21 @@ def test_peer_behind_the_compacted_log_gets_a_snapshot() -> None:
     assert group.crash(3).node.status().first_index == 5
 
 
+def test_node_that_joins_is_not_sent_a_snapshot_from_before_it_joined() -> None:
+    """It would ignore one that it is no member of: a newer one is wanted from the leader."""
+    group = led_group(3)
+    group.propose(b"a")
+    host = group.leader()
+    host.node.offer_snapshot(2, host.disk.members)
+    host.node.compact(2)
+    host.disk.compact(2)
+    group.add(4, nobody())
+    group.change((raft.ADD_LEARNER, 4))
+    group.tick(5)
+    assert group.states()[4] == [b"a"]
+    assert group.hosts[4].disk.base[0] > 2
+
+
 def test_peer_is_sent_nothing_until_its_snapshot_is_reported() -> None:
     """A failed snapshot is tried again; before the report the peer waits."""
     group = led_group(3)

@@ -333,6 +333,27 @@ def test_example_of_the_format_page_is_what_the_code_makes(name: str) -> None:
         assert raft.inspect_message(shown)[:4] == (shown[1], 1, 2, 3)
 
 
+def test_tests_that_the_readme_names_exist() -> None:
+    """Each pitfall is shown by a test of that name, here or in the crate."""
+    native = ROOT / "native" / "raft"
+    named = set(
+        re.findall(r"`((?:test|node|members)_\w{12,})`", (native / "README.md").read_text())
+    )
+    files = [*(ROOT / "tests" / "cluster").glob("*.py"), *(native / "src").glob("*.rs")]
+    known = set(re.findall(r"(?:def|fn) (\w+)\(", "".join(path.read_text() for path in files)))
+    assert len(named) > 20
+    assert named <= known, sorted(named - known)
+
+
+def test_methods_that_the_readme_names_are_those_of_the_node() -> None:
+    """The table of methods is complete, and names nothing else."""
+    text = (ROOT / "native" / "raft" / "README.md").read_text().partition("## The methods")[2]
+    cells = re.findall(r"^\| (.*?) \|", text.partition("Functions:")[0], re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)(?:\(|`)", cell)}
+    public = {name for name in dir(raft.RaftNode) if not name.startswith("_")}
+    assert named - {"RaftNode"} == public
+
+
 def test_numbers_of_the_format_page_are_those_of_the_module() -> None:
     """Types and bounds in the tables are the ones of the code."""
     page = PAGE.read_text("utf-8")
