@@ -120,7 +120,10 @@ class Ready:
         """Term, vote, commit, when they changed. To be persisted with the entries."""
     @property
     def must_sync(self) -> bool:
-        """False when at most the commit changed: then nothing has to wait for a sync."""
+        """False when at most the commit changed.
+
+        Such a batch needs no sync of its own. It is durable when all batches before it are.
+        """
     @property
     def snapshot(self) -> Snapshot | None:
         """To be installed first. It replaces the whole log and all state."""
