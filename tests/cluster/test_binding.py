@@ -360,6 +360,18 @@ def test_commit_that_never_reached_the_disk_is_raised_to_what_was_applied() -> N
     assert (status.commit, status.applied) == (3, 3)
 
 
+def test_node_opened_from_a_long_log_keeps_its_end_only() -> None:
+    """The log is read once, entry by entry; memory holds what is not applied, and the bound."""
+    log = [(index, 1 + index // 40, raft.NORMAL, bytes(100)) for index in range(1, 101)]
+    disk = Disk(raft.encode_conf_state([1, 2]), (3, 1, 90), log=log, applied=90)
+    status = disk.open(1, window_bytes=4000).status()
+    assert (status.first_index, status.last_index, status.commit) == (1, 100, 90)
+    assert 70 < status.window_start <= 91
+    assert status.window_bytes <= 4000
+    unapplied = Disk(disk.members, (3, 1, 90), log=log).open(1, window_bytes=2000)
+    assert unapplied.status().window_start == 1
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

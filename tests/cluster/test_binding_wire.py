@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from typing import TYPE_CHECKING, Final
@@ -343,6 +344,30 @@ def test_tests_that_the_readme_names_exist() -> None:
     known = set(re.findall(r"(?:def|fn) (\w+)\(", "".join(path.read_text() for path in files)))
     assert len(named) > 20
     assert named <= known, sorted(named - known)
+
+
+def test_stubs_name_what_the_module_has() -> None:
+    """Names, classes and their members are those of the compiled module, and none is missing."""
+    stubs = ast.parse((ROOT / "native" / "raft" / "headwater_raft.pyi").read_text())
+    compiled = "headwater_raft"  # the module inside the package
+    assert names_of(stubs) == {name for name in dir(raft) if name[0] != "_" and name != compiled}
+    for cls in (node for node in stubs.body if isinstance(node, ast.ClassDef)):
+        found = getattr(raft, cls.name)
+        kept = {"leader"} if found is raft.NotLeaderError else set()  # of the exception itself
+        assert names_of(cls) - kept == {n for n in vars(found) if not n.startswith("_")}
+
+
+def names_of(body: ast.Module | ast.ClassDef) -> set[str]:
+    """Public names that a module or class of the stubs defines; aliases of types are its own."""
+    names = {
+        node.target.id
+        for node in body.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and ast.unparse(node.annotation) != "TypeAlias"
+    }
+    names |= {node.name for node in body.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {name for name in names if not name.startswith("_")}
 
 
 def test_methods_that_the_readme_names_are_those_of_the_node() -> None:
