@@ -14,9 +14,10 @@ CARGO := cd $(RAFT) && cargo
 # Object stores for the tests, on loopback; what they depend on is nothing for us.
 SERVERS := $(VENV)/servers
 SERVERS_READY := $(SERVERS)/ready
-# Two workers: the suite must be quick on two cores and is written to run in parallel.
+# Two workers: the suite must be quick on two cores and is written to run in parallel. Who gets which
+# test is decided in tests/conftest.py: one of them has the session of Spark.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint lint-format lint-rules lint-types rust check bench soak format clean
@@ -26,8 +27,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## the log at work on a temporary folder, in under a minute
-	$(BIN)/headwater demo
+demo: $(READY) ## everything at work on a temporary folder, in under three minutes
+	mkdir -p build
+	$(BIN)/headwater demo --plot build/retention-plan.png
 
 test: $(READY) $(RAFT_READY) $(SERVERS_READY) ## the test suite
 	$(PYTEST)
@@ -54,6 +56,7 @@ bench: $(BENCH_READY) ## measure against other stores and print the ratio table
 	$(BENCH_VENV)/bin/python -m headwater_bench --install-servers
 	$(BENCH_VENV)/bin/python -m headwater_bench._events_run
 	$(BENCH_VENV)/bin/python -m headwater_bench._retention
+	$(BENCH_VENV)/bin/python -m headwater_bench._spark
 
 soak: $(READY) $(RAFT_READY) $(SERVERS_READY) ## the suite with the long runs and many more generated cases
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "soak or not soak" -o timeout=7200 -o faulthandler_timeout=3600

@@ -21,11 +21,16 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
 #: Name under which a report carries what its test has measured.
 MEASURED: Final = "measured"
 
 #: Node id -> why CI may go without it. Short by intention.
 ALLOWED: Final[dict[str, str]] = {}
+#: How the names of tests begin that share something which one process has: a session of Spark.
+TOGETHER: Final = ("tests/spark/", "tests/docs/test_blocks.py::test_blocks_of_the_page_on_spark_")
 
 # A failed generated case prints how to replay it; time limits belong to tests, not to cases.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True, max_examples=100)
@@ -83,6 +88,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("measured")
         for line in sorted(lines):
             terminalreporter.line(line)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand every test out by itself, and those that stay together to one process, first of all."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only where it is in use
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc] # the plugin has no types
+        """A scope is all that stays together, or a single test."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "together" if nodeid.startswith(TOGETHER) else nodeid
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -37,6 +37,13 @@ def test_measures_and_fails(measured):
     measured("0 records")
     raise AssertionError
 """
+WHERE = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(20))
+def test_where(number, measured):
+    measured(os.environ["PYTEST_XDIST_WORKER"])
+"""
 SKIPPED_FILE = "import pytest\npytest.skip('no library', allow_module_level=True)\n"
 
 
@@ -108,6 +115,26 @@ def test_measured_lines_are_shown_in_front_of_the_closing_line(
         "test_some.py::test_measures_and_fails: 0 records",
     ]
     assert re.match("1 failed, 1 passed in", lines[-1])
+
+
+def test_folder_that_stays_together_runs_in_one_process(tmp_path: Path) -> None:
+    """All of `tests/spark` is in one worker, and the other one does the rest meanwhile."""
+    (tmp_path / "tests" / "spark").mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n", "utf-8")
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST.read_text("utf-8"), "utf-8")
+    for folder in ("tests", "tests/spark"):
+        (tmp_path / folder / "test_many.py").write_text(WHERE, "utf-8")
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.findall(r"^tests/(\S*)test_many\S+: (gw\d)$", outcome.stdout, re.MULTILINE)
+    assert len(found) == 40, outcome.stdout
+    assert len({worker for folder, worker in found if folder}) == 1
+    assert len({worker for _, worker in found}) == 2
 
 
 def test_suite_started_in_the_background_takes_an_interrupt() -> None:

@@ -111,6 +111,29 @@ class View(Generic[State, Item]):
                 before = states[key] if key in states else self._initial()
                 states[key] = reducer(before, item)
 
+    def fold_keys(
+        self, items: Iterable[Item], chosen: Callable[[str], bool]
+    ) -> tuple[State, list[int]]:
+        """Fold the items of chosen keys alone, and say with which item each key began.
+
+        Items count from 0, whatever their keys. So the folds of several sets of keys, put together
+        by these numbers, have their keys in the order of the fold of all.
+        """
+        states: Any = {}
+        began, key_of, reducer = [], self.key, self.reducer
+        if key_of is None:
+            raise InvalidInputError(f"view {self.name} has no key")
+        for number, item in enumerate(items):
+            key = key_of(item)
+            if key is None or not chosen(key):
+                continue
+            if key not in states:
+                began.append(number)
+                states[key] = self._initial()
+            states[key] = reducer(states[key], item)
+        found: State = states
+        return found, began
+
     def join(self, parts: Iterable[State]) -> State:
         """The state of a history from those of its stretches, in order.
 

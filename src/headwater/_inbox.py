@@ -15,11 +15,24 @@ from typing import TYPE_CHECKING, Final
 from headwater._columns import MARK_FIELDS, Mark, decode_columns, records_of
 from headwater._crc import crc32
 from headwater._encode import Body
-from headwater._frame import EXPLICIT, HEADERS, KEYS, TIMESTAMPS, FrameError, aligned
+from headwater._frame import (
+    BATCH,
+    EXPLICIT,
+    HEADERS,
+    KEYS,
+    MARK,
+    PRODUCER,
+    TIMESTAMPS,
+    FrameError,
+    aligned,
+)
 from headwater._layout import Field, Layout
 from headwater._limits import MAX_NAME_BYTES
+from headwater._marks import Producers
 from headwater._notes import pack_note, parse_note
+from headwater._segment import FIRST_FRAME
 from headwater._state import INBOX, State
+from headwater._walk import Walk
 from headwater.errors import (
     ConflictError,
     CorruptionError,
@@ -31,6 +44,7 @@ from headwater.fs import make_dir_durably, replace_file
 
 if TYPE_CHECKING:
     from headwater._home import Home
+    from headwater._view import LogView
     from headwater._writer import Writer
 
 logger = logging.getLogger("headwater")
@@ -60,6 +74,7 @@ STAGED_BODY: Final = Layout(
 #: Flags that a staged body may have; its mark stands in front and it is no group of its own yet.
 _STAGED_FLAGS: Final = KEYS | TIMESTAMPS | HEADERS | EXPLICIT
 _LOOK_AGAIN_S: Final = 0.02
+_TRIES: Final = 3
 #: The head and the mark of a staged group are never longer.
 _MARK_BYTES: Final = STAGED_HEAD.size + MARK_FIELDS.size + aligned(MAX_NAME_BYTES)
 
@@ -76,8 +91,12 @@ def pack_group(mark: Mark, bodies: list[Body]) -> bytes:
     return head + crc32(rest, crc32(head)).to_bytes(4, "little") + rest
 
 
-def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
-    """Read a staged group. Raises `CorruptionError`, or `UnsupportedError` for a newer version."""
+def parse_group(data: bytes, path: str, *, own: bool = False) -> tuple[Mark, list[Body]]:
+    """Read a staged group. Raises `CorruptionError`, or `UnsupportedError` for a newer version.
+
+    What anybody may have put there is decoded record by record; of what the caller made itself
+    (`own`) the checksum says enough.
+    """
     head = STAGED_HEAD.size
     if len(data) < head or data[:4] != MAGIC:
         raise CorruptionError(f"{path}: not a staged group", path=path)
@@ -92,7 +111,7 @@ def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
         mark, position = Mark.unpack(memoryview(data), head)
         bodies = []
         for _ in range(count):
-            body, position = _parse_body(data, position)
+            body, position = _parse_body(data, position, own=own)
             bodies.append(body)
     except FrameError as error:
         raise CorruptionError(f"{path}: {error.reason}", path=path) from error
@@ -103,7 +122,7 @@ def parse_group(data: bytes, path: str) -> tuple[Mark, list[Body]]:
     return mark, bodies
 
 
-def _parse_body(data: bytes, position: int) -> tuple[Body, int]:
+def _parse_body(data: bytes, position: int, *, own: bool) -> tuple[Body, int]:
     """One staged body and where it ends. Raises `FrameError`."""
     start = position + STAGED_BODY.size
     if start > len(data):
@@ -113,18 +132,29 @@ def _parse_body(data: bytes, position: int) -> tuple[Body, int]:
     if len(part) != size or not records or flags & ~_STAGED_FLAGS:
         raise FrameError("a staged body does not fit together", actual=flags)
     columns = decode_columns(memoryview(part), records, flags)
-    if sum(1 for _ in records_of(columns, 0, stamp)) != records:
+    if not own and sum(1 for _ in records_of(columns, 0, stamp)) != records:
         raise FrameError("records of a staged body", expected=records)
     given = stamp if flags & EXPLICIT else None
     return Body(flags, records, [part], size, crc32(part), given, largest), start + size
 
 
-def stage(home: Home, mark: Mark, bodies: list[Body], log_id: bytes) -> str:
-    """Put a group into the inbox, durably, and tell the writer; returns its name."""
+def group_name(clock_ns: int, salt: bytes) -> str:
+    """Name of a staged group: groups are taken in the order of their names."""
+    return f"{clock_ns:020d}-{salt[:6].hex()}"
+
+
+def stage(
+    home: Home, mark: Mark, bodies: list[Body], log_id: bytes, name: str | None = None
+) -> str:
+    """Put a group into the inbox, durably, and tell the writer; returns its name.
+
+    Who gives the name finds the group again: while it waits, and when it was refused.
+    """
     if not bodies:
         raise InvalidInputError("a staged group needs at least one record")
     make_dir_durably(home.fs, home.inbox)
-    name = f"{home.clock_ns():020d}-{home.entropy(6).hex()}"
+    if name is None:
+        name = group_name(home.clock_ns(), home.entropy(6))
     replace_file(home.fs, f"{home.inbox}/{name}{GROUP}", pack_group(mark, bodies))
     state = State.open(home.fs, home.state, log_id)
     if state is not None:
@@ -160,6 +190,56 @@ def await_drained(home: Home, name: str, timeout_s: float) -> None:
         finally:
             file.close()
         raise ConflictError(f"{home.folder}: the writer refused {name}: {reason}")
+
+
+def producers_of(view: LogView) -> Producers:
+    """The last mark of every producer, for whoever stages and does not write.
+
+    The active segment begins with all of them, so walking through it is enough. A group that is
+    gone from the inbox was durable in the log before, so it is found here, or was refused.
+    """
+    for _ in range(_TRIES):
+        end, number = view.next_sequence, view.manifest.active_file.file_sequence
+        found, error = _walked(view, number, end)
+        if error is None:
+            return found
+        if view.manifest.active_file.file_sequence == number and view.next_sequence == end:
+            raise error
+    raise OverloadedError(f"{view.home.folder}: the log changes faster than it can be read")
+
+
+def _walked(view: LogView, number: int, end: int) -> tuple[Producers, CorruptionError | None]:
+    """The marks in one segment, and what is wrong with it if it breaks off in front of `end`."""
+    segment = view.open_segment(number, None)
+    try:
+        header, frames = segment.header, segment.mapping.view
+        walk = Walk(
+            frames,
+            segment.path,
+            seed=header.seed,
+            position=FIRST_FRAME,
+            sequence=header.base_sequence,
+            chain=header.prev_chain,
+        )
+        found = Producers()
+        try:
+            for frame in walk:
+                if frame.kind == MARK and walk.producers is not None:
+                    found = walk.producers
+                elif frame.kind == BATCH and frame.flags & PRODUCER:
+                    body = frames[frame.body_start : frame.stop]
+                    mark = decode_columns(body, frame.records, frame.flags).mark
+                    if mark is not None:
+                        found.record(mark)
+            if walk.sequence >= end:
+                return found, None
+        except FrameError as error:
+            walk.error = error
+        reason = "the records end" if walk.error is None else walk.error.reason
+        message = f"{segment.path}: {reason}, at {walk.position}; see `headwater verify`"
+        return found, CorruptionError(message, path=segment.path, position=walk.position)
+    finally:
+        segment.close()
 
 
 def drain(home: Home, writer: Writer) -> int:

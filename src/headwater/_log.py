@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from headwater._columns import Mark
     from headwater._cursor import Chunk, RunChunk
-    from headwater._encode import BytesLike, HeadersLike
+    from headwater._encode import Body, BytesLike, HeadersLike
     from headwater._reader import Reader, Start
     from headwater._startup import Opened
     from headwater._types import Durability, Mode, Record, Retained, SegmentInfo
@@ -126,8 +127,14 @@ class Log:
         return self._view.segments()
 
     def producers(self) -> dict[str, int]:
-        """The last batch number of every producer of numbered groups."""
-        writer = self._writing().writer
+        """The last batch number of every producer of numbered groups.
+
+        A handle that only reads finds them in the active segment, which takes a walk through it.
+        """
+        self._check()
+        if self._opened is None:
+            return {mark.producer: mark.batch for mark in _inbox.producers_of(self._view)}
+        writer = self._opened.writer
         with writer.lock:
             return {mark.producer: mark.batch for mark in writer.producers}
 
@@ -178,6 +185,13 @@ class Log:
         mark = to_mark(producer, batch, len(checked.values), digest_of(checked))
         bodies = encode(checked, writer.capacity - len(mark.pack()) - 8)
         return writer.append_group(bodies, mark, expect=expect)
+
+    def append_group(self, bodies: list[Body], mark: Mark) -> range:
+        """Append a group that was made ready elsewhere, under the mark that came with it.
+
+        As `append_many` with `producer` and `batch`, whose digest the caller has chosen.
+        """
+        return self._writing().writer.append_group(bodies, mark)
 
     def append_arrow(
         self,

@@ -1,6 +1,8 @@
-/* The innermost loops, compiled: checksums, one plain append, the body of a batch, plain frames.
+/* The innermost loops, compiled: checksums, one plain append, the body of a batch, plain frames,
+   plain events.
 
-   Everything here exists in Python too (`_crc`, `_tip`, `_columns`, `_frame`, `_runs`) and does
+   Everything here exists in Python too (`_crc`, `_tip`, `_columns`, `_frame`, `_runs`, and `_event`
+   of `events`) and does
    exactly the same there; the tests compare the two byte by byte and store by store. An
    installation without a C compiler lacks this module and nothing else.
 
@@ -843,6 +845,131 @@ native_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
     Py_RETURN_NONE;
 }
 
+/* --- events ---------------------------------------------------------------------------------- */
+
+#define SCANNED_BYTES 256
+
+enum { EVENT_TYPE, EVENT_TS, EVENT_ID, EVENT_ACTOR, EVENT_FIELDS };
+
+/* Whether a value is what the line of an event says as it is: text, a time, a name or none. */
+static int
+is_plain(PyObject *value, int field)
+{
+    if (field == EVENT_TS) {
+        if (!PyLong_CheckExact(value)) {
+            return 0;
+        }
+        (void)PyLong_AsUnsignedLongLong(value);
+        if (PyErr_Occurred()) { /* negative, or too large */
+            PyErr_Clear();
+            return 0;
+        }
+        return 1;
+    }
+    return PyUnicode_CheckExact(value) || (field != EVENT_TYPE && value == Py_None);
+}
+
+static int
+is_plain_event(PyObject *event, PyObject *members)
+{
+    for (int field = 0; field < EVENT_FIELDS; field++) {
+        PyObject *member = PyTuple_GET_ITEM(members, field);
+        PyObject *value = PyMemberDescr_Type.tp_descr_get(member, event, NULL);
+        int plain;
+
+        if (value == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        plain = is_plain(value, field);
+        Py_DECREF(value);
+        if (!plain) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int
+are_slots(PyObject *members)
+{
+    if (!PyTuple_CheckExact(members) || PyTuple_GET_SIZE(members) != EVENT_FIELDS) {
+        return 0;
+    }
+    for (int field = 0; field < EVENT_FIELDS; field++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(members, field), &PyMemberDescr_Type)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(plain_events_doc,
+"plain_events(events, kind, members, /)\n--\n\n"
+"True when a list holds nothing but events of exactly this kind, with plain fields.\n\n"
+"`members` are the slots of type, ts, id and actor. None for anything else.");
+
+static PyObject *
+native_plain_events(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t given)
+{
+    PyObject *events, *members;
+
+    if (given != 3) {
+        PyErr_Format(PyExc_TypeError, "plain_events takes 3 arguments, not %zd", given);
+        return NULL;
+    }
+    events = arguments[0];
+    members = arguments[2];
+    if (!PyList_CheckExact(events) || !are_slots(members)) {
+        Py_RETURN_NONE;
+    }
+    for (Py_ssize_t index = 0; index < PyList_GET_SIZE(events); index++) {
+        PyObject *event = PyList_GET_ITEM(events, index);
+
+        if ((PyObject *)Py_TYPE(event) != arguments[1] || !is_plain_event(event, members)) {
+            Py_RETURN_NONE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+PyDoc_STRVAR(holds_null_doc, "holds_null(data, /)\n--\n\n"
+"Whether `null` stands anywhere in some bytes.");
+
+static PyObject *
+native_holds_null(PyObject *Py_UNUSED(module), PyObject *data)
+{
+    const uint8_t *at;
+    Py_ssize_t places;
+
+    if (!PyBytes_CheckExact(data)) {
+        PyErr_SetString(PyExc_TypeError, "holds_null takes bytes");
+        return NULL;
+    }
+    at = (const uint8_t *)PyBytes_AS_STRING(data);
+    places = PyBytes_GET_SIZE(data) - 3;
+    while (places > 0) { /* loops of one length are done many places at a time */
+        uint8_t found = 0;
+        if (places >= SCANNED_BYTES) {
+            for (int i = 0; i < SCANNED_BYTES; i++) {
+                found |= (at[i] == 'n') & (at[i + 1] == 'u') & (at[i + 2] == 'l')
+                    & (at[i + 3] == 'l');
+            }
+        }
+        else {
+            for (Py_ssize_t i = 0; i < places; i++) {
+                found |= memcmp(at + i, "null", 4) == 0;
+            }
+        }
+        if (found) {
+            Py_RETURN_TRUE;
+        }
+        at += SCANNED_BYTES;
+        places -= SCANNED_BYTES;
+    }
+    Py_RETURN_FALSE;
+}
+
 /* --- the module ------------------------------------------------------------------------------- */
 
 static PyMethodDef functions[] = {
@@ -856,6 +983,9 @@ static PyMethodDef functions[] = {
      read_batches_doc},
     {"read_singles", (PyCFunction)(void (*)(void))native_read_singles, METH_FASTCALL,
      read_singles_doc},
+    {"plain_events", (PyCFunction)(void (*)(void))native_plain_events, METH_FASTCALL,
+     plain_events_doc},
+    {"holds_null", native_holds_null, METH_O, holds_null_doc},
     {NULL},
 };
 

@@ -113,8 +113,13 @@ def parse_stored(data: bytes, path: str) -> Stored:
 
 def from_slot(slot: Slot) -> Stored:
     """What a whole copy says."""
-    segment_id, offset, sequence, floor, committed_ns = POSITION.struct.unpack(slot.payload)
-    return Stored(segment_id, offset, sequence, floor, slot.generation, committed_ns)
+    return unpack_stored(slot.payload, slot.generation)
+
+
+def unpack_stored(payload: bytes, generation: int = 0) -> Stored:
+    """What the payload of a slot says."""
+    segment_id, offset, sequence, floor, committed_ns = POSITION.struct.unpack(payload)
+    return Stored(segment_id, offset, sequence, floor, generation, committed_ns)
 
 
 def damaged(path: str, size: int) -> CorruptionError:
@@ -196,6 +201,34 @@ def open_slots(home: Home, name: str) -> SlotFile:
         file.close()
         raise damaged(path, size)
     return slots
+
+
+def advance(slots: SlotFile, place: Position, sequence: int, floor: int, now_ns: int) -> Stored:
+    """Move a reader's position, its floor, or both forward, durably; returns where it is then.
+
+    What is behind already stays, so that several processes may do this to one reader: whoever
+    follows the log holds the lease, whoever only proves that records are done with does not.
+    """
+
+    def forward(payload: bytes) -> bytes:
+        found = unpack_stored(payload)
+        done, kept = found.sequence or 0, found.floor_sequence or 0
+        if sequence > done:
+            found = found._replace(segment_id=place.segment_id, offset=place.offset)
+            found = found._replace(sequence=sequence, committed_ns=now_ns)
+        return found._replace(floor_sequence=max(kept, min(floor, max(done, sequence)))).pack()
+
+    return unpack_stored(slots.change(forward))
+
+
+def lower_floor(slots: SlotFile, floor: int) -> Stored:
+    """Have retention keep records from `floor` on again, durably. Hold the readers lock shared."""
+
+    def lowered(payload: bytes) -> bytes:
+        found = unpack_stored(payload)
+        return found._replace(floor_sequence=min(found.floor_sequence or 0, floor)).pack()
+
+    return unpack_stored(slots.change(lowered))
 
 
 def take_lease(home: Home, name: str) -> File:

@@ -475,7 +475,7 @@ def open_reader(view: LogView, name: str, start: Start, *, durable_only: bool) -
         if stored is None:
             stored = _register(view, name, start)
         elif stored.sequence is None:
-            stored = _upgrade(view, name, stored)
+            stored = upgrade_stored(view, name, stored)
         slots = open_slots(home, name)
         cursor = _cursor_at(view, name, stored, cuts)
     except BaseException:
@@ -505,7 +505,7 @@ def _register(view: LogView, name: str, start: Start) -> Stored:
     return stored
 
 
-def _upgrade(view: LogView, name: str, stored: Stored) -> Stored:
+def upgrade_stored(view: LogView, name: str, stored: Stored) -> Stored:
     """A file of 8 or 16 bytes knows a byte place only: find its sequence, write today's form."""
     with readers_lock(view.home, shared=True):
         found = view.sequence_at(stored.position)

@@ -119,14 +119,7 @@ def save_snapshot(
     Raises `InvalidInputError` for a state that would not come back from JSON as it is: the view
     would go on from another state after the next start.
     """
-    state = codec.pack(snapshot.state)
-    try:
-        text = json.dumps(state, ensure_ascii=False, allow_nan=False)
-        returns = json.loads(text) == state
-    except (TypeError, ValueError) as error:
-        raise _no_json(path, str(error)) from error
-    if not returns:
-        raise _no_json(path, "keys that are no text, or tuples")
+    text = state_text(codec, snapshot.state, path)
     offset, mark, sequence, base = snapshot.place
     known: dict[str, object] = {"offset": offset, "hash": mark, "sequence": sequence, "base": base}
     if snapshot.reducer is not None:
@@ -142,6 +135,22 @@ def save_snapshot(
         replace_file(fs, path, f'{{"state": {text}, {rest}\n'.encode(), sync=sync)
     finally:
         lock.close()
+
+
+def state_text(codec: Codec, state: object, where: str) -> str:
+    """A state as JSON text; `where` is for the message.
+
+    Raises `InvalidInputError` for one that would not come back as it is.
+    """
+    packed = codec.pack(state)
+    try:
+        text = json.dumps(packed, ensure_ascii=False, allow_nan=False)
+        returns = json.loads(text) == packed
+    except (TypeError, ValueError) as error:
+        raise _no_json(where, str(error)) from error
+    if not returns:
+        raise _no_json(where, "keys that are no text, or tuples")
+    return text
 
 
 def _no_json(path: str, why: str) -> InvalidInputError:

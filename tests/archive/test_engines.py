@@ -8,9 +8,18 @@ import duckdb
 import polars as pl
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
 
 import headwater
-from headwater.archive import Archive, Archiver, LocalStore, partition_folder
+from headwater.archive import (
+    Archive,
+    Archiver,
+    History,
+    LocalStore,
+    compact,
+    partition_folder,
+    publish_delta,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +101,31 @@ def test_dataset_of_the_folder_ignores_the_catalogue(table: tuple[str, dict]) ->
     assert found.count_rows() == sum(map(len, records.values()))
     assert all("_headwater" not in file for file in found.files)
     assert sorted(set(found.to_table(columns=["partition"])["partition"].to_pylist())) == [0, 1]
+
+
+def test_compacted_archive_has_the_same_rows_for_every_engine(table: tuple[str, dict]) -> None:
+    """A bare glob repeats rows until the old files are gone; history and the Delta table never do.
+
+    From then on all of them agree with what was there before.
+    """
+    folder, records = table
+    store = LocalStore(folder.removesuffix("/sales/orders"))
+    archives = [Archive(store, partition_folder("sales", "orders", p)) for p in range(PARTITIONS)]
+    query = "FROM TABLE SELECT partition, sequence, timestamp_ns, key, value ORDER BY ALL"
+    expected = ask(query, folder)
+    publish_delta(archives)
+    for archive in archives:
+        assert compact(archive, spool=folder).files > 1
+    publish_delta(archives)
+    frame = pl.scan_delta(folder).sort("partition", "sequence")
+    assert len(ask(query, folder)) == 2 * len(expected)
+    for grace_s in (86400, 0):
+        assert sum(archive.collect(grace_s) for archive in archives) > PARTITIONS or grace_s
+        for partition, archive in enumerate(archives):
+            assert list(History(None, archive).records()) == records[partition]
+        found = frame.select("partition", "sequence", "timestamp_ns", "key", "value").collect()
+        assert found.rows() == expected
+        assert DeltaTable(folder).to_pyarrow_table().num_rows == len(expected)
+    assert ask(query, folder) == expected
+    glob = pl.scan_parquet(f"{folder}/partition=*/*.parquet").select("value").collect()
+    assert glob.height == len(expected)

@@ -143,6 +143,17 @@ def test_history_of_a_record_that_is_nowhere_any_more_is_an_error(place: Place) 
     assert list(history.records()) == expected[entries[0].stop :]
 
 
+def test_history_of_an_archive_that_expired_altogether_is_empty(place: Place) -> None:
+    """It begins where it ends; with the log it begins there."""
+    log, expected = tiered(place)
+    stop = place.archive.entries()[-1].stop
+    place.archive.expire(2**63 - 1)
+    assert History(None, place.archive).start_sequence == stop
+    assert list(History(None, place.archive).records()) == []
+    start = log.start_sequence
+    assert list(History(log, place.archive).records()) == expected[start:]
+
+
 def test_history_over_a_hole_is_an_error(place: Place) -> None:
     """Records deleted before they were archived are missing, and a reader hears of it."""
     log = place.filled(4)

@@ -10,6 +10,8 @@ import pytest
 from headwater.archive import Entry, Head
 from headwater.archive._archive import file_name
 from headwater.archive._catalogue import PART_ENTRIES, Gone, Part, Term
+from headwater.archive._delta import CHECKPOINT_COMMITS, FEATURE
+from headwater.archive._merge import _Note
 from headwater.archive._parquet import _RUNS, FILE_SCHEMA, GROUP_BYTES, FileFacts
 from tests.trees import ROOT
 
@@ -60,3 +62,6 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"about {GROUP_BYTES // 2**20} MiB" in PAGE
     assert _RUNS == 11
     assert "SHA-256 of eleven SHA-256" in PAGE
+    assert f"`{FEATURE}`" in PAGE
+    assert f"Every {CHECKPOINT_COMMITS} versions" in PAGE
+    assert all(f"`{field}`" in PAGE for field in _Note._fields if field != "name")

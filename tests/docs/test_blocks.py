@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Pages that need Spark; they run where the tests of Spark do.
+WITH_SPARK: Final = (ROOT / "README.md", ROOT / "docs" / "guides" / "spark.md")
 #: Blocks that are shown and not run: the commands that need a clone of the repository.
 EXEMPT: Final = 2
 FENCE: Final = re.compile(r"^(`{3,})(.*)$")
@@ -149,13 +151,28 @@ def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_SPARK], ids=page_name)
 def test_blocks_of_the_page_run_as_shown(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every block of the page runs, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
     run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", WITH_SPARK, ids=page_name)
+def test_blocks_of_the_page_on_spark_run_as_shown(page: Path, tmp_path: Path) -> None:
+    """The same in a process of its own: what Spark starts stays in the folder it began in."""
+    code = "import sys; from tests.docs.test_blocks import *; run_page(*map(Path, sys.argv[1:]))"
+    outcome = subprocess.run(
+        [sys.executable, "-c", code, str(page), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-5000:]
 
 
 def test_exempt_blocks_stay_few() -> None:

@@ -139,6 +139,7 @@ def _seek(fs: FaultFS) -> None:
         list(log.values(11))
         log._view.locate_time(700)
         log._view.locate_time(LATER_NS)
+        log.producers()
         with log.reader(READER) as reader:
             reader.read_batch()
             reader.commit()

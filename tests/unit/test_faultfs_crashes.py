@@ -34,6 +34,19 @@ class TestCrashes:
         assert later.boot_id() == later.after_process_crash().boot_id() != boot
         assert "/log/a" not in after.after_power_crash(1, "drop").contents()
 
+    def test_power_cut_knows_nothing_of_a_folder_that_is_gone_for_good(self, fs: FaultFS) -> None:
+        """What was done in it and never synced is no matter any more; a file moved out of it is."""
+        fs.make_dir("/log/gone")
+        for name in ("a", "b"):
+            fs.open(f"/log/gone/{name}", write=True, exclusive=True).close()
+        fs.unlink("/log/gone/a")
+        fs.rename("/log/gone/b", "/log/b")
+        fs.remove_dir("/log/gone")
+        fs.sync_dir("/log")
+        for model in ("keep", "drop", "random"):
+            after = fs.fork().after_power_crash(1, model)
+            assert sorted(after.contents()) == ["/", "/log", "/log/b"]
+
     def test_crash_ends_every_handle(self, fs: FaultFS) -> None:
         """After a crash old handles raise Crash whatever they are asked; close is silent."""
         file = fs.open("/log/a", write=True, exclusive=True)

@@ -31,6 +31,8 @@ from headwater._runs import read_batches_plainly, read_plainly
 from headwater._segment import FIRST_FRAME, parse_header
 from headwater._tip import PlainTip
 from headwater._writer import Writer
+from headwater.events import Event
+from headwater.events._event import are_plain
 from headwater.fs import real
 from tests.format.samples import small_log
 from tests.trees import ROOT
@@ -460,6 +462,80 @@ def _sign_again(data: bytearray, byte: int, seed: int) -> None:
     data[position + 36 : position + 40] = head.to_bytes(4, "little")
 
 
+# --- events ---------------------------------------------------------------------------------------
+
+
+class _Word(str):
+    """Text with a mind of its own."""
+
+    __slots__ = ()
+
+
+class _Kind(Event, frozen=True):
+    """An event of somebody's own."""
+
+
+_SLOTS = tuple(vars(Event)[name] for name in ("type", "ts", "id", "actor"))
+_ODD: list[Any] = [None, 0, 7, -1, True, 1.5, "", "text", _Word("own"), b"bytes", [], 2**63]
+_ODD += [2**64 - 1, 2**64, 2**70, -(2**63) - 1]
+
+
+@given(st.lists(st.sampled_from(_ODD), min_size=4, max_size=4), st.integers(0, 3))
+def test_events_compiled_are_plain_when_python_says_so(values: list[Any], place: int) -> None:
+    """Whatever stands in their fields, alone and among others."""
+    kind, ts, name, actor = values
+    event = Event(kind, None, ts, name, actor)
+    one_odd: list[Any] = ["text", 7, "text", None]
+    one_odd[place] = values[place]
+    other = Event(one_odd[0], None, one_odd[1], one_odd[2], one_odd[3])
+    good = Event("text", float("nan"), 2**64 - 1)
+    for events in ([event], [other], [good], [good, event], [good, other, good], []):
+        assert bool(native.plain_events(events, Event, _SLOTS)) is are_plain(events)
+    assert are_plain([good])
+
+
+@pytest.mark.parametrize(
+    "events",
+    [None, 7, (Event("a", 1, 1),), [{"type": "a"}], [None], [Event], [_Kind("a", 1, 1)]],
+    ids=["nothing", "number", "tuple", "dict", "none", "class", "derived"],
+)
+def test_events_compiled_of_anything_else_are_left_to_python(events: object) -> None:
+    """A list of exactly this kind, or nothing is known."""
+    assert native.plain_events(events, Event, _SLOTS) is None
+
+
+def test_events_compiled_are_read_through_their_own_slots_alone() -> None:
+    """Slots of another kind, and what is no slot, are no way to read an event."""
+    others = tuple(vars(_Frozen)[name] for name in ("a", "b", "c", "d"))
+    for slots in (others, ("type",) * 4, _SLOTS[:3], (*_SLOTS, _SLOTS[0]), list(_SLOTS), None):
+        assert not native.plain_events([Event("a", 1, 1)], Event, slots)  # type: ignore[arg-type]
+    assert not native.plain_events([object.__new__(_Frozen)], _Frozen, others)
+
+
+class _Frozen:
+    """Four slots with nothing in them."""
+
+    __slots__ = ("a", "b", "c", "d")
+
+
+@given(st.lists(st.sampled_from([b"n", b"u", b"l", b"null", b"x" * 200, b"nul", b"ull"])))
+def test_null_compiled_is_found_where_python_finds_it(parts: list[bytes]) -> None:
+    """Near misses included, in data of any length."""
+    data = b"".join(parts)
+    assert native.holds_null(data) is (b"null" in data)
+
+
+def test_null_compiled_is_found_at_every_place() -> None:
+    """At the start, at the end, and over every seam of what is looked at in one go."""
+    for size in [*range(12), *range(250, 270), 511, 512, 1000]:
+        for place in range(size + 1):
+            data = b"n" * place + b"null" + b"l" * (size - place)
+            assert native.holds_null(data)
+            assert not native.holds_null(b"n" * place + b"nul " + b"l" * (size - place))
+    with pytest.raises(TypeError):
+        native.holds_null("null")  # type: ignore[arg-type]
+
+
 # --- without it -----------------------------------------------------------------------------------
 
 _PURE = """
@@ -478,7 +554,7 @@ def test_log_that_was_not_compiled_passes_the_same_tests() -> None:
     """Without a C compiler everything works in Python: the formats, and a selection of the rest."""
     files = ["format/test_golden.py", "unit/test_segments.py", "unit/test_readers.py"]
     files += ["unit/test_producers.py", "unit/test_bad_input.py", "unit/test_arrow.py"]
-    files += ["model/test_log_model.py"]
+    files += ["model/test_log_model.py", "events/test_events.py"]
     done = subprocess.run(
         [sys.executable, "-c", _PURE, *(f"tests/{file}" for file in files)],
         cwd=ROOT,

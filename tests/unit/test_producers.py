@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater._encode import digest_of, to_batch
+from headwater._columns import Mark
+from headwater._encode import digest_of, encode, to_batch
+from headwater._inbox import group_name, stage
 from headwater._limits import MAX_PRODUCERS
+from headwater._log import open_home
 from headwater.errors import (
     ConflictError,
+    CorruptionError,
     ManifestCorrupted,
     OverloadedError,
     UnsupportedError,
@@ -269,3 +273,56 @@ def test_damage_of_the_log_says_nothing_of_a_staged_group(world: World) -> None:
     with pytest.raises(ManifestCorrupted):
         log.drain_inbox()
     assert [name.rpartition(".")[2] for name in world.fs.list(INBOX)] == ["group"]
+
+
+def test_reader_of_a_log_knows_the_producers_too(world: World) -> None:
+    """Beside a writer, behind rolls, after a close and after a death: what the writer would say."""
+    log = world.open(durability="os", segment_bytes=8192)
+    peer = world.open(mode="r")
+    assert peer.producers() == {}
+    send(log, 1, b"a")
+    send(log, 3, *[PART] * PARTS, producer="other")
+    assert peer.producers() == log.producers() == {"etl": 1, "other": 3}
+    log.roll()
+    assert peer.producers() == {"etl": 1, "other": 3}
+    log.forget_producer("other")
+    send(log, 2, b"b")
+    assert peer.producers() == {"etl": 2}
+    with open_home(world.home(world.fs.fork()), mode="r") as behind:
+        assert behind.producers() == {"etl": 2}
+    log.close()
+    assert peer.producers() == {"etl": 2}
+
+
+def test_reader_of_a_damaged_segment_says_so(world: World) -> None:
+    """A mark behind damage is not passed over in silence."""
+    log = world.open()
+    send(log, 1, b"a")
+    send(log, 2, b"b")
+    world.put("000000000.q", b"\xff", at=110)
+    with pytest.raises(CorruptionError, match="at 64; see `headwater verify`"):
+        world.open(mode="r").producers()
+
+
+def test_group_under_a_name_that_was_given_is_found_again(world: World) -> None:
+    """It waits under that name; staged again before it was taken it is still one group."""
+    log = world.open()
+    (body,) = encode(to_batch([b"a"]), 4096)
+    mark = Mark("etl", 1, 0, 1, b"d" * 16)
+    name = group_name(7, b"salted")
+    for _ in range(2):
+        assert stage(world.home(), mark, [body], log.log_id, name) == name
+    assert world.fs.list(INBOX) == [f"{7:020d}-{b'salted'.hex()}.group"]
+    assert log.drain_inbox() == 1
+    assert values(log) == [b"a"]
+
+
+def test_group_that_was_made_elsewhere_is_appended_under_its_mark(world: World) -> None:
+    """The digest is the caller's: the same one writes nothing, another one is a conflict."""
+    log = world.open()
+    bodies = encode(to_batch([b"a", b"b"]), 4096)
+    mark = Mark("spark", 7, 0, 2, b"d" * 16)
+    assert log.append_group(bodies, mark) == log.append_group(bodies, mark) == range(2)
+    with pytest.raises(ConflictError, match="other content"):
+        log.append_group(bodies, mark._replace(digest=b"e" * 16))
+    assert values(log) == [b"a", b"b"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from struct import pack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +16,7 @@ from headwater._marks import Control, Producers, parse_control
 from headwater._segment import FIRST_FRAME, index_path, segment_path
 from headwater._slots import SlotFile, new_slot_file, parse_slot_file
 from headwater._state import CUT_SLOTS, STATE_BYTES, State
-from headwater._watermark import Watermark, read_watermark
 from headwater.errors import (
-    CorruptionError,
     ManifestCorrupted,
     ManifestNotFound,
     StorageError,
@@ -205,56 +202,6 @@ def test_manifest_with_an_open_change_is_read_as_before_or_after() -> None:
         store.change(lambda _, number=number: manifest(number))  # type: ignore[misc]
     assert sorted(seen) == seen
     assert {1, 2, 3, 4} >= set(seen) >= {1, 2, 3}
-
-
-# --- index.meta -----------------------------------------------------------------------------------
-
-
-def test_watermark_is_sixteen_bytes_little_endian() -> None:
-    """S0-3: u64 `current_segment`, u64 `write_offset`."""
-    fs = FaultFS()
-    fs.make_dir("/log")
-    assert read_watermark(fs, "/log/index.meta") is None
-    mark = Watermark.open(fs, "/log/index.meta")
-    assert read_watermark(fs, "/log/index.meta") is None
-    mark.raise_to(7, 1 << 40)
-    mark.sync()
-    mark.close()
-    assert fs.contents()["/log/index.meta"] == pack("<QQ", 7, 1 << 40)
-    assert read_watermark(fs, "/log/index.meta") == (7, 1 << 40)
-
-
-@pytest.mark.parametrize("size", [1, 15, 17, 32])
-def test_watermark_of_another_size_is_damaged(world: World, size: int) -> None:
-    """S0-3: the error says that deleting it only weakens one check."""
-    world.open().close()
-    world.put("index.meta", bytes(size))
-    with pytest.raises(CorruptionError, match="or delete the file"):
-        world.open()
-    world.fs.unlink(f"{FOLDER}/index.meta")
-    assert world.open().append(b"x") == 0
-
-
-def test_watermark_ahead_of_the_log_is_an_error(world: World) -> None:
-    """A segment above the active one, or a place past the data, means that something is missing."""
-    with world.open() as log:
-        log.append(b"x")
-    good = world.file("index.meta")
-    for bad in (pack("<QQ", 1, 64), pack("<QQ", 0, 4000)):
-        world.put("index.meta", bad)
-        with pytest.raises(CorruptionError, match=r"index\.meta|durable up to 4000"):
-            world.open()
-    world.put("index.meta", good)
-    assert values(world.open()) == [b"x"]
-
-
-def test_watermark_of_an_older_segment_is_ignored(world: World) -> None:
-    """A power cut may leave it behind the manifest."""
-    with world.open() as log:
-        for _ in range(3):
-            log.append(bytes(BIG))
-    world.put("index.meta", pack("<QQ", 0, 4000))
-    assert world.open().next_sequence == 3
 
 
 # --- state ----------------------------------------------------------------------------------------

@@ -419,3 +419,26 @@ def test_snapshot_power_cut_anywhere_gives_the_same_state() -> None:
             assert views.over(after.open(), TEXT).refresh() == "abc"
             after.close()
     made.close()
+
+
+def test_fold_of_some_keys_says_where_each_began(log: Log) -> None:
+    """The folds of two sets of keys, in the order of their beginnings, are the fold of all."""
+    log.append_many([b"1", b"2", b"3", b"4", b"5"], keys=[b"b", None, b"a", b"b", b"c"])
+    start = 5
+    first, first_began = TOTALS.fold_keys(log.read(start), lambda key: key != "a")
+    second, second_began = TOTALS.fold_keys(log.read(start), lambda key: key == "a")
+    assert (first, first_began) == ({"b": 5, "c": 5}, [0, 4])
+    assert (second, second_began) == ({"a": 3}, [2])
+    began = dict(zip([*first, *second], [*first_began, *second_began], strict=True))
+    assert sorted(began, key=began.__getitem__) == list(TOTALS.fold(log.read(start)))
+    with pytest.raises(InvalidInputError, match="has no key"):
+        TEXT.fold_keys([], bool)
+
+
+def test_place_behind_a_record_is_that_of_the_snapshot(log: Log) -> None:
+    """Whoever folds elsewhere knows the place that the view would have kept."""
+    view = views.over(log, TEXT)
+    view.refresh()
+    place = views.LogSource(log).place_behind(list(log.read())[-1])
+    found = snapshot(log, "text")
+    assert place == (found["offset"], found["hash"], found["sequence"], found["base"])

@@ -15,41 +15,47 @@ from typing import TYPE_CHECKING, Final, Self
 
 from headwater.archive import _catalogue
 from headwater.archive._catalogue import (
+    GONE,
     HEAD,
     MAX_GONE,
     PART_ENTRIES,
     Gone,
     Head,
+    Part,
     describe_part,
     overlapping,
+    pack_gone,
     pack_part,
+    parse_gone,
     parse_head,
     parse_part,
+    substituted,
 )
 from headwater.archive._documents import pack_document, parse_document
 from headwater.archive._parquet import SegmentFile
 from headwater.archive._probe import is_conditional
 from headwater.archive._sink import ObjectReader
 from headwater.archive._store import MissingError, checked_name, holds
-from headwater.errors import ArchiveError, UnsupportedError
+from headwater.errors import ArchiveError, ConflictError, UnsupportedError
 from headwater.fs import random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from headwater.archive._catalogue import Entry
+    from headwater.archive._catalogue import Entry, Swap
     from headwater.archive._store import Got, ObjectStore
 
 logger = logging.getLogger("headwater")
 
 _PARTS: Final = f"{_catalogue.FOLDER}/parts"
-_LEASES: Final = f"{_catalogue.FOLDER}/leases"
+#: Where leases are, below the folder of the log.
+LEASES: Final = f"{_catalogue.FOLDER}/leases"
 _TOKEN_BYTES: Final = 12
 SEQUENCE_DIGITS: Final = 20
 #: A damaged document is read so often before it is believed to be one.
 _READS: Final = 3
-#: So many names are tried for a part: others may have lost races, or it came back wrong.
-_PART_TRIES: Final = 100
+#: So many names are tried for a document: others may have lost races, or it came back wrong.
+_TRIES: Final = 100
 DEFAULT_GRACE_S: Final = 24 * 3600.0
 DEFAULT_LEASE_S: Final = 600.0
 
@@ -235,24 +241,91 @@ class Archive:
         """The head with a tail below `PART_ENTRIES`: a part of its own takes what is too much."""
         while len(head.tail) >= PART_ENTRIES:
             entries, rest = head.tail[:PART_ENTRIES], head.tail[PART_ENTRIES:]
-            file = self._put_part(head, pack_part(head.log_id, entries))
-            parts = (*head.parts, describe_part(file, entries))
-            head = head._replace(parts=parts, tail=rest)
+            part = self._put_part(head, entries)
+            head = head._replace(parts=(*head.parts, part), tail=rest)
         return head
 
-    def _put_part(self, head: Head, data: bytes) -> str:
-        """Keep a part under a name that nobody has; one that lost the race stays unused."""
-        number = 0
-        while number < _PART_TRIES:
-            file = f"{_PARTS}/{head.generation:020d}-{number}.json"
+    def _put_part(self, head: Head, entries: Sequence[Entry]) -> Part:
+        """Keep entries; from now on they may stand nowhere else."""
+        data = pack_part(head.log_id, entries)
+        return describe_part(self._put_document(_PARTS, head.generation, data), entries)
+
+    def _put_document(self, folder: str, generation: int, data: bytes) -> str:
+        """Keep a document under a name that nobody has, read back; a lost race leaves it unused."""
+        for number in range(_TRIES):
+            file = f"{folder}/{generation:020d}-{number}.json"
             if self.conditional:
                 is_new = self.store.put_new(self.name(file), data)
             elif is_new := self.store.stat(self.name(file)) is None:
                 self.store.put(self.name(file), data)
             if is_new and holds(self.store, self.name(file), data):
-                return file  # read back: from now on these entries stand nowhere else
-            number += 1
-        raise ArchiveError(f"{self.url}/{_PARTS}: what is put there does not come back as it was")
+                return file
+        raise ArchiveError(f"{self.url}/{folder}: what is put there does not come back as it was")
+
+    # --- other files with the same records --------------------------------------------------------
+
+    def swapped(self, head: Head, swaps: Sequence[Swap]) -> Head:
+        """The head that names other files, for `change`; the old ones wait for `collect`.
+
+        Raises `ConflictError` unless all that is to be replaced stands there as it was.
+        """
+        if len(head.gone) >= MAX_GONE:
+            raise ArchiveError(f"{self.url}: {len(head.gone)} files wait for `collect`: run it")
+        runs, tail, left = self._loosened(head, swaps)
+        lists = [run for run in runs if not isinstance(run, Part)]
+        named = {entry for run in (*lists, tail) for entry in run}
+        for swap in swaps:
+            if swap.new not in named:
+                raise ConflictError(
+                    f"{self.url}: the files from {swap.old[0].first} to {swap.new.stop - 1} are "
+                    "not what they were: expired, or replaced meanwhile; plan again"
+                )
+        coming = head._replace(generation=head.generation + 1)
+        parts: list[Part] = []
+        for run in runs:
+            parts += [run] if isinstance(run, Part) else self._parts_of(coming, run)
+        left += [entry.file for swap in swaps for entry in swap.old]
+        names = self._put_document(GONE, coming.generation, pack_gone(head.log_id, left))
+        gone = Gone(names, coming.generation, self.clock_ns())
+        return head._replace(parts=tuple(parts), tail=tuple(tail), gone=(*head.gone, gone))
+
+    def _loosened(
+        self, head: Head, swaps: Sequence[Swap]
+    ) -> tuple[list[Part | list[Entry]], list[Entry], list[str]]:
+        """Parts to keep and runs of entries that need new ones; the tail; parts that go.
+
+        Small neighbours join, so that parts of a few entries do not pile up.
+        """
+        runs: list[Part | list[Entry]] = []
+        left: list[str] = []
+
+        def loose(run: Part | list[Entry]) -> list[Entry]:
+            if not isinstance(run, Part):
+                return run
+            left.append(run.file)
+            return overlapping(self._part(run.file, head.log_id), head.start, None)
+
+        touched: list[Entry] = []
+        for part in head.parts:
+            if any(s.old[0].first < part.stop and s.new.stop > part.first for s in swaps):
+                touched += loose(part)
+                continue
+            runs += [substituted(touched, swaps), part] if touched else [part]
+            touched = []
+        tail = substituted([*touched, *head.tail], swaps)
+        joined = runs[:1]
+        for run in runs[1:]:
+            if _is_small(joined[-1], run):
+                joined[-1] = [*loose(joined[-1]), *loose(run)]
+            else:
+                joined.append(run)
+        if joined and _is_small(joined[-1], tail):
+            tail = [*loose(joined.pop()), *tail]
+        return joined, tail, left
+
+    def _parts_of(self, head: Head, entries: Sequence[Entry]) -> list[Part]:
+        cuts = range(0, len(entries), PART_ENTRIES)
+        return [self._put_part(head, entries[cut : cut + PART_ENTRIES]) for cut in cuts]
 
     # --- what is not wanted any more --------------------------------------------------------------
 
@@ -311,25 +384,37 @@ class Archive:
         self._require_alone()
         leased = self._oldest_lease()
         limit = self.clock_ns() - int(grace_s * 1e9)
-        due = {
-            gone.file
+        due = [
+            gone
             for gone in head.gone
             if gone.since_ns <= limit and (leased is None or gone.generation <= leased)
-        }
-        for file in sorted(due):
-            self.store.delete(self.name(file))
+        ]
+        count = sum(self._remove(gone, head.log_id) for gone in due)
         if due:
+            done = frozenset(due)
             self.change(
                 lambda head: (
-                    head and head._replace(gone=tuple(g for g in head.gone if g.file not in due))
+                    head and head._replace(gone=tuple(g for g in head.gone if g not in done))
                 )
             )
-        return len(due)
+        return count
+
+    def _remove(self, gone: Gone, log_id: bytes) -> int:
+        """Delete a file, or a list behind all that it names; returns how many files that were."""
+        files = [gone.file]
+        if gone.file.startswith(f"{GONE}/"):
+            got = self.store.get(self.name(gone.file))
+            where = f"{self.url}/{gone.file}"
+            # The list is the last thing to go: without it an earlier call deleted them all.
+            files = [] if got is None else parse_gone(got.data, log_id, where)
+        for file in (*files, gone.file):
+            self.store.delete(self.name(file))
+        return len(files)
 
     def _oldest_lease(self) -> int | None:
         """The oldest generation that somebody reads; leases that ran out are removed."""
         found = []
-        for info in self.store.list(self.name(_LEASES)):
+        for info in self.store.list(self.name(LEASES)):
             got = self.store.get(info.name)
             if got is None:
                 continue
@@ -344,13 +429,20 @@ class Archive:
         return min(found, default=None)
 
     @contextmanager
-    def lease(self, seconds: float = DEFAULT_LEASE_S) -> Iterator[Lease]:
-        """Keep the files of the current generation while the block runs and the lease is renewed.
+    def lease(
+        self, seconds: float = DEFAULT_LEASE_S, *, head: Head | None = None
+    ) -> Iterator[Lease]:
+        """Keep the files of a generation while the block runs and the lease is renewed.
 
-        A file that leaves the catalogue before the lease is there is still protected by the grace.
+        The generation is that of `head`, else the current one. A file that left the catalogue
+        before the lease is there is still protected by the grace.
         """
-        lease = Lease(self, self.name(f"{_LEASES}/{self._token()}.json"), seconds)
-        lease.renew()
+        lease = Lease(self, self.name(f"{LEASES}/{self._token()}.json"), seconds)
+        if head is None:
+            lease.renew()
+        else:
+            lease.generation = head.generation
+            lease.extend()
         try:
             yield lease
         finally:
@@ -368,6 +460,14 @@ class Archive:
         return self.store.clear(self.folder) + head
 
 
+def _is_small(before: Part | list[Entry], run: Part | list[Entry]) -> bool:
+    """True when two neighbours are better off as one; what nobody touched stays as it is."""
+    if isinstance(before, Part) and (isinstance(run, Part) or not run):
+        return False
+    first, second = (one.entries if isinstance(one, Part) else len(one) for one in (before, run))
+    return first + second <= PART_ENTRIES
+
+
 class Lease:
     """A promise to readers: no file of `generation` is deleted before the time is over."""
 
@@ -381,6 +481,14 @@ class Lease:
         """Begin the time anew, and protect the generation that is current now."""
         head = self._archive.head()
         self.generation = 0 if head is None else head.generation
+        return self.extend()
+
+    def extend(self) -> Self:
+        """Begin the time anew, for the same generation: what it names stays.
+
+        For whoever goes on reading what was planned at the beginning. A lease that had run out
+        protects from now on what is still there.
+        """
         until = self._archive.clock_ns() + int(self._seconds * 1e9)
         facts = pack_document({"generation": self.generation, "until_ns": until})
         self._archive.store.put(self._name, facts)

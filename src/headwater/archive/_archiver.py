@@ -314,6 +314,7 @@ class Archiver:
         head = self._archive.change(
             lambda now: self._with_entry(now, entry, following, control[-2:], head.owner)
         )
+        self._discard(head, entry, stored)
         self._note(head)
         logger.info("%s: archived records %d to %d", self._archive.url, entry.first, entry.stop - 1)
         return Archived(
@@ -337,6 +338,10 @@ class Archiver:
             found = self._archive.entries_of(head, entry.first, entry.stop)
             if [(e.first, e.stop, e.content) for e in found] == [(*entry[1:3], entry.content)]:
                 return head
+            if [e[1:3] for e in found] != [entry[1:3]]:
+                # Expired, or part of a larger file by now: what the archive goes on with tells.
+                self._check_history(head)
+                return head
             raise ConflictError(
                 f"{self._archive.url} holds other records from {entry.first} to {entry.stop - 1}"
             )
@@ -353,6 +358,15 @@ class Archiver:
             producer_count=len(following.producers),
             tail=(*head.tail, entry),
         )
+
+    def _discard(self, head: Head, entry: Entry, stored: _Stored) -> None:
+        """Delete what this archiver put for records that the catalogue holds in another file.
+
+        The archive ends behind them, so nobody can name it any more.
+        """
+        named = self._archive.entries_of(head, entry.first, entry.stop)
+        if not stored.existed and entry.file not in [one.file for one in named]:
+            self._archive.store.delete(self._archive.name(entry.file))
 
     # --- the object -------------------------------------------------------------------------------
 

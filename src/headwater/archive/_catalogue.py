@@ -26,10 +26,12 @@ PART_ENTRIES: Final = 1000
 MAX_GONE: Final = 1000
 FOLDER: Final = "_headwater"
 HEAD: Final = f"{FOLDER}/head.json"
+#: Here lie lists of files that left the catalogue together.
+GONE: Final = f"{FOLDER}/gone"
 
 
 class Entry(NamedTuple):
-    """One archived segment."""
+    """One file: an archived segment, or several that a compaction made one of."""
 
     #: Name of the file in the log's folder of the archive.
     file: str
@@ -40,8 +42,9 @@ class Entry(NamedTuple):
     bytes: int
     min_time_ns: int
     max_time_ns: int
+    #: The segment; the last one of several.
     segment_id: int
-    #: Chain of the log behind this segment.
+    #: Chain of the log behind it.
     chain: int
     #: Hash of the records, and of the file's footer.
     content: str
@@ -50,8 +53,15 @@ class Entry(NamedTuple):
     epoch: int
 
 
+class Swap(NamedTuple):
+    """Files that stand beside each other, and the one with the same records for their place."""
+
+    old: tuple[Entry, ...]
+    new: Entry
+
+
 class Part(NamedTuple):
-    """A full part, as the head names it."""
+    """A part, as the head names it: full, or what a compaction left of some."""
 
     file: str
     first: int
@@ -61,7 +71,10 @@ class Part(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A file that left the catalogue: from which generation on, and when."""
+    """A file that left the catalogue: from which generation on, and when.
+
+    Below `GONE` it is a list of such files, which all go with it.
+    """
 
     file: str
     generation: int
@@ -160,18 +173,18 @@ def parse_head(data: bytes, where: str) -> Head:
     facts = parse_document(data, where)
     try:
         numbers = {
-            name: _of(facts[name], int)
+            name: fact_of(facts[name], int)
             for name in Head._fields
             if name not in {"log_id", "producers", "terms", "parts", "tail", "gone", "token"}
         }
         return Head(
-            log_id=bytes.fromhex(_of(facts["log_id"], str)),
-            producers=b64decode(_of(facts["producers"], str), validate=True),
-            terms=tuple(_term(term) for term in _of(facts["terms"], list)),
-            parts=tuple(_part(part) for part in _of(facts["parts"], list)),
-            tail=tuple(_entry(entry) for entry in _of(facts["tail"], list)),
-            gone=tuple(_gone(gone) for gone in _of(facts["gone"], list)),
-            token=_of(facts["token"], str),
+            log_id=bytes.fromhex(fact_of(facts["log_id"], str)),
+            producers=b64decode(fact_of(facts["producers"], str), validate=True),
+            terms=tuple(_term(term) for term in fact_of(facts["terms"], list)),
+            parts=tuple(_part(part) for part in fact_of(facts["parts"], list)),
+            tail=tuple(_entry(entry) for entry in fact_of(facts["tail"], list)),
+            gone=tuple(_gone(gone) for gone in fact_of(facts["gone"], list)),
+            token=fact_of(facts["token"], str),
             **numbers,
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -187,12 +200,52 @@ def parse_part(data: bytes, log_id: bytes, where: str) -> list[Entry]:
     """The entries of a part. Raises `ArchiveError` when it is damaged or another log's."""
     facts = parse_document(data, where)
     try:
-        found = [_entry(entry) for entry in _of(facts["entries"], list)]
+        found = [_entry(entry) for entry in fact_of(facts["entries"], list)]
         if facts["log_id"] != log_id.hex():
             raise ArchiveError(f"{where} is of log {facts['log_id']}, expected {log_id.hex()}")
     except (KeyError, TypeError, ValueError) as error:
         raise ArchiveError(f"{where} is not a part of a catalogue: {error!r}") from error
     return found
+
+
+def pack_gone(log_id: bytes, files: Sequence[str]) -> bytes:
+    """The bytes of a list of files that left the catalogue together."""
+    return pack_document({"log_id": log_id.hex(), "files": list(files)})
+
+
+def parse_gone(data: bytes, log_id: bytes, where: str) -> list[str]:
+    """The files of such a list. Raises `ArchiveError` when it is damaged or another log's."""
+    facts = parse_document(data, where)
+    try:
+        if facts["log_id"] != log_id.hex():
+            raise ArchiveError(f"{where} is of log {facts['log_id']}, expected {log_id.hex()}")
+        return [fact_of(file, str) for file in fact_of(facts["files"], list)]
+    except (KeyError, TypeError) as error:
+        raise ArchiveError(f"{where} is not a list of files: {error!r}") from error
+
+
+def substituted(entries: Sequence[Entry], swaps: Iterable[Swap]) -> list[Entry]:
+    """The entries with each run of old ones replaced; a run that is not there changes nothing."""
+    begins, found, at = {swap.old[0]: swap for swap in swaps}, list[Entry](), 0
+    while at < len(entries):
+        swap = begins.get(entries[at])
+        fits = swap is not None and tuple(entries[at : at + len(swap.old)]) == swap.old
+        found.append(swap.new if swap is not None and fits else entries[at])
+        at += len(swap.old) if swap is not None and fits else 1
+    return found
+
+
+def plain_entry(entry: Entry) -> dict[str, Fact]:
+    """An entry as JSON has it."""
+    return _plain(entry)
+
+
+def parse_entry(fact: Fact, where: str) -> Entry:
+    """An entry out of JSON. Raises `ArchiveError` when it is none."""
+    try:
+        return _entry(fact)
+    except TypeError as error:
+        raise ArchiveError(f"{where} does not hold an entry: {error!r}") from error
 
 
 def describe_part(file: str, entries: Sequence[Entry]) -> Part:
@@ -212,18 +265,19 @@ _Ranged = TypeVar("_Ranged", Entry, Part)
 _TEXTS: Final = frozenset({"file", "content", "footer", "owner"})
 
 
-def _of(fact: Fact, kind: type[_Value]) -> _Value:
+def fact_of(fact: Fact, kind: type[_Value]) -> _Value:
+    """A fact that is of this very kind. Raises `TypeError`."""
     if type(fact) is not kind:
         raise TypeError(f"{fact!r} is not {kind.__name__}")
     return fact
 
 
 def _fields(fact: Fact, kind: type[_Row]) -> dict[str, int | str]:
-    facts = _of(fact, dict)
+    facts = fact_of(fact, dict)
     if set(facts) != set(kind._fields):
         raise TypeError(f"{sorted(facts)} instead of {sorted(kind._fields)}")
     return {
-        name: _of(facts[name], str) if name in _TEXTS else _of(facts[name], int)
+        name: fact_of(facts[name], str) if name in _TEXTS else fact_of(facts[name], int)
         for name in kind._fields
     }
 

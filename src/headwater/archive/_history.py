@@ -77,10 +77,10 @@ class History:
     def start_sequence(self) -> int:
         """Number of the oldest record kept anywhere."""
         head = None if self._archive is None else self._archive.head()
-        starts = [] if head is None or head.start == head.stop else [head.start]
-        if self._log is not None:
-            starts.append(self._log.start_sequence)
-        return min(starts, default=0)
+        if self._log is None:
+            return 0 if head is None else head.start
+        start = self._log.start_sequence
+        return start if head is None or head.start == head.stop else min(head.start, start)
 
     @property
     def next_sequence(self) -> int:

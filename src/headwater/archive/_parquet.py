@@ -228,13 +228,18 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def with_time(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with the column `timestamp`: microseconds, rounded down."""
-    times = batch.column("timestamp_ns")
+    times = to_micros(batch.column("timestamp_ns"))
+    columns = [*batch.columns[:2], times, *batch.columns[2:]]
+    return pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+
+
+def to_micros(times: pa.Array) -> pa.Array:
+    """Nanoseconds as a timestamp: microseconds, rounded down."""
     micros = pc.divide(times, 1000)
     if (pc.min(times).as_py() or 0) < 0:
         low = pc.less(times, pc.multiply(micros, 1000))
         micros = pc.subtract(micros, low.cast(pa.int64()))
-    columns = [*batch.columns[:2], micros.cast(_TIME), *batch.columns[2:]]
-    return pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+    return micros.cast(_TIME)
 
 
 # --- reading --------------------------------------------------------------------------------------

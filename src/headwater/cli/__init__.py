@@ -21,6 +21,7 @@ from headwater.cli import (
     info,
     read,
     readers,
+    spark,
     store,
     topics,
 )
@@ -154,6 +155,6 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, parser_class=Parser
     )
-    for group in (append, read, info, readers, care, events, topics, store, bench, demo):
+    for group in (append, read, info, readers, care, events, topics, store, spark, bench, demo):
         group.add(commands)
     return parser

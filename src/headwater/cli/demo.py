@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import headwater
 from headwater._limits import MIB
+from headwater.cli.demo_pipeline import show_pipeline
 from headwater.cli.demo_roles import END, PING, VALUE_BYTES, value_of
 from headwater.cli.demo_topic import show_topic
-from headwater.cli.options import NO, OK, command
+from headwater.cli.options import NO, OK, command, folder_of
 from headwater.cli.text import counted, duration_text, rate_text, size_text, table
 
 if TYPE_CHECKING:
@@ -43,9 +44,10 @@ _MEANING: Final[dict[Durability, str]] = {
 _ROLE: Final = "from headwater.cli.demo_roles import main; main()"
 _MORE: Final = """\
 Appends in every durability mode, rolls segments, has three readers in other processes follow,
-kills a writer with SIGKILL again and again and recovers, cleans up, verifies, and takes a topic
-through archive, retention and restore. Ends with a table of what was shown; exit code 1 if anything
-in it does not agree. Takes less than a minute."""
+kills a writer with SIGKILL again and again and recovers, cleans up, verifies, takes a topic through
+archive, retention and restore, and a week of orders through views and a pipeline on Spark. Ends
+with a table of what was shown; exit code 1 if anything in it does not agree. Takes less than three
+minutes."""
 
 
 class Size(NamedTuple):
@@ -57,10 +59,15 @@ class Size(NamedTuple):
     pings: int
     kills: int
     topic_batches: int
+    pipeline_batches: int
 
 
-_FULL: Final = Size(1.0, 64 * MIB, batches=300, pings=500, kills=5, topic_batches=200)
-_QUICK: Final = Size(0.05, 2 * MIB, batches=20, pings=20, kills=1, topic_batches=40)
+_FULL: Final = Size(
+    1.0, 64 * MIB, batches=300, pings=500, kills=5, topic_batches=200, pipeline_batches=150
+)
+_QUICK: Final = Size(
+    0.05, 2 * MIB, batches=20, pings=20, kills=1, topic_batches=40, pipeline_batches=0
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +106,11 @@ class Demo:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(commands, "demo", run, "see the log at work, in under a minute", more=_MORE)
+    parser = command(
+        commands, "demo", run, "see it all at work, in under three minutes", more=_MORE
+    )
     parser.add_argument("--quick", action="store_true", help="less of everything, in seconds")
+    parser.add_argument("--plot", type=folder_of, metavar="FILE", help="keep the picture, PNG")
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -118,6 +128,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         _show_cleanup(demo)
         _show_verify(demo)
         show_topic(demo, demo.size.topic_batches)
+        show_pipeline(demo, demo.size.pipeline_batches, arguments.plot)
     return _finish(demo, time.monotonic() - started)
 
 

@@ -9,6 +9,7 @@ import importlib
 import json
 import sys
 from argparse import RawDescriptionHelpFormatter
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -439,12 +440,20 @@ def _view_of(arguments: argparse.Namespace) -> View[Any, Event]:
 
 def _imported(text: str) -> Any:  # noqa: ANN401 - whatever has that name
     module, _, name = text.partition(":")
+    try:
+        with from_here():
+            return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"--reducer {text}: {error}") from error
+
+
+@contextmanager
+def from_here() -> Iterator[None]:
+    """Inside the block modules of the present folder can be imported."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"--reducer {text}: {error}") from error
+        yield
     finally:
         sys.path.remove(here)
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Work that takes less than this needs no progress.
 PATIENCE_S: Final = 1.0
 _REDRAW_S: Final = 0.25
+#: Its descriptor, whatever `sys.stderr` is.
+_STDERR: Final = 2
 _PLACE: Final = ("path", "segment_id", "position", "sequence")
 
 
@@ -242,6 +245,26 @@ def _interrupt(number: int, _: object) -> NoReturn:
 
 def _hears_signals() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """What is started inside the block says nothing on standard error, as long as it lives.
+
+    For Spark, which greets with a page of its own. What goes wrong comes as an exception.
+    """
+    sys.stderr.flush()
+    kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def open_standard_streams() -> None:

@@ -24,6 +24,18 @@ _OPTIONS: Final[dict[int, int]] = {
     zstd.CompressionParameter.checksum_flag: 1,
 }
 
+# What finding the end of a frame needs of the format: RFC 8878, section 3.1.
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_SKIPPED_MAGIC: Final = b"\x2a\x4d\x18"
+_SKIPPED_ID: Final = 5
+_SKIPPED_BYTES: Final = 8
+#: Magic and descriptor; and the most that the head of a frame can be.
+_HEAD_LEAST: Final = 5
+_HEAD_BYTES: Final = 18
+_BLOCK_BYTES: Final = 3
+_REPEATED: Final = 1
+_RESERVED: Final = 3
+
 
 class Piece(NamedTuple):
     """Bytes of the stream, and where in the file the last whole frame in front of them ends."""
@@ -83,6 +95,48 @@ def read_frames(fs: FileSystem, path: str, start: int, stop: int) -> Generator[P
         raise CorruptionError(message, path=path, position=boundary) from error
     finally:
         file.close()
+
+
+def frame_ends(fs: FileSystem, path: str, start: int, stop: int) -> Iterator[int]:
+    """Where each frame ends that lies between two positions of the file, `stop` the last.
+
+    Looks at the heads of the frames and of their blocks only; nothing is decompressed. Raises
+    `CorruptionError` for bytes that are no whole frame.
+    """
+    if start >= stop:
+        return
+    file = fs.open(path)
+    try:
+        while start < stop:
+            end = _frame_end(file, start, stop)
+            if end is None or end > stop:
+                message = f"{path}: no whole zstd frame at {start}"
+                raise CorruptionError(message, path=path, position=start)
+            yield end
+            start = end
+    finally:
+        file.close()
+
+
+def _frame_end(file: File, start: int, stop: int) -> int | None:
+    """Where the frame ends that begins at a position; None when none does (RFC 8878, 3.1)."""
+    head = file.read(start, min(_HEAD_BYTES, stop - start))
+    if len(head) >= _SKIPPED_BYTES and head[1:4] == _SKIPPED_MAGIC and head[0] >> 4 == _SKIPPED_ID:
+        return start + _SKIPPED_BYTES + int.from_bytes(head[4:_SKIPPED_BYTES], "little")
+    if len(head) < _HEAD_LEAST or not head.startswith(_MAGIC):
+        return None
+    flags = head[len(_MAGIC)]
+    is_single = flags >> 5 & 1
+    sizes = (0, 1, 2, 4)[flags & 3] + (is_single, 2, 4, 8)[flags >> 6]
+    at = start + _HEAD_LEAST + (not is_single) + sizes
+    while True:
+        block = int.from_bytes(file.read(at, _BLOCK_BYTES), "little")
+        kind = block >> 1 & 3
+        if at + _BLOCK_BYTES > stop or kind == _RESERVED:
+            return None
+        at += _BLOCK_BYTES + (1 if kind == _REPEATED else block >> 3)
+        if block & 1:
+            return at + 4 * (flags >> 2 & 1)  # the checksum
 
 
 def _unpacked(file: File, start: int, stop: int) -> Iterator[tuple[bytes, int]]:

@@ -13,6 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from headwater.errors import InvalidInputError, UnsupportedError
 from headwater.events._libraries import msgspec, xxh64_hexdigest
 
+try:
+    from headwater._native import holds_null, plain_events
+except ImportError:
+
+    def plain_events(events: object, kind: type, members: tuple[object, ...], /) -> bool | None:
+        """Not compiled: nothing is known beforehand."""
+
+    def holds_null(data: bytes, /) -> bool:
+        """Not compiled: the same in Python."""
+        return b"null" in data
+
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,6 +78,7 @@ class _Extended(Event, frozen=True, kw_only=True):
 
 
 _FIELDS: Final = frozenset(Event.__struct_fields__)
+_SLOTS: Final = tuple(vars(Event)[name] for name in ("type", "ts", "id", "actor"))
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 #: One line as an event; raises `ValueError` for anything else, unknown fields included.
@@ -105,25 +118,35 @@ def encode_events(events: Sequence[Any]) -> bytes:
     What `data` and `meta` hold is written as JSON has it: tuples as lists, numbers as keys as text.
     Raises `InvalidInputError` for what JSON cannot say, `UnsupportedError` for a line too long.
     """
-    for event in events:
-        if (
-            type(event) is not Event
-            or type(event.type) is not str
-            or type(event.ts) is not int
-            or not 0 <= event.ts <= _MAX_TS
-            or (event.id is not None and type(event.id) is not str)
-            or (event.actor is not None and type(event.actor) is not str)
-        ):
-            return b"".join(map(_encode_with_care, events))
     try:
-        lines = _encode_lines(events)
+        lines = _encode_lines(events)  # first: it reads memory faster than what looks at it behind
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        if not are_plain(events):
+            return b"".join(map(_encode_with_care, events))
         raise InvalidInputError(f"the event is no JSON: {error}") from error
-    if b"null" in lines and not all(_is_json(e.data) and _is_json(e.meta) for e in events):
+    if not (plain_events(events, Event, _SLOTS) or are_plain(events)):
+        return b"".join(map(_encode_with_care, events))
+    if holds_null(lines) and not all(_is_json(e.data) and _is_json(e.meta) for e in events):
         raise InvalidInputError("the event is no JSON: it has numbers that are not finite")
     if len(lines) > MAX_LINE_BYTES and max(map(len, lines.split(b"\n"))) >= MAX_LINE_BYTES:
         raise UnsupportedError(f"an event of {MAX_LINE_BYTES} bytes or more does not fit in a line")
     return lines
+
+
+def are_plain(events: Sequence[Any]) -> bool:
+    """True when all are exactly an `Event`, and what the encoder writes of them is what is meant.
+
+    That is, but for `data` and `meta`, which are looked at apart.
+    """
+    return all(
+        type(event) is Event
+        and type(event.type) is str
+        and type(event.ts) is int
+        and 0 <= event.ts <= _MAX_TS
+        and (event.id is None or type(event.id) is str)
+        and (event.actor is None or type(event.actor) is str)
+        for event in events
+    )
 
 
 def _encode_with_care(event: object) -> bytes:

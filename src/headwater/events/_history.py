@@ -20,7 +20,7 @@ from headwater.events._event import MAX_LINE_BYTES, line_hash
 from headwater.events._mark import IDLE, TRUNCATING, Mark, read_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from headwater.events._files import Folder
     from headwater.events._mark import Seen
@@ -125,7 +125,7 @@ class History:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def chunks(self, start: Start) -> Iterator[Chunk]:
+    def chunks(self, start: Start) -> Generator[Chunk]:
         """Whole lines from a place to the end, through every rotation that happens meanwhile.
 
         The last chunk may be empty: it tells which place the end is.
@@ -134,7 +134,7 @@ class History:
         while True:
             now = self.glance()
             if base < now.archive_bytes:
-                for chunk in self._archived(Start(base, offset, sequence), now.archive_bytes):
+                for chunk in self.archived(Start(base, offset, sequence), now.archive_bytes):
                     sequence = chunk.sequence + chunk.lines
                     yield chunk
                 base, offset = now.archive_bytes, 0
@@ -188,8 +188,8 @@ class History:
             )
         return min(wanted * 4, MAX_LINE_BYTES)
 
-    def _archived(self, start: Start, stop: int) -> Iterator[Chunk]:
-        """Whole lines of the frames behind a place, up to a position of the archive."""
+    def archived(self, start: Start, stop: int) -> Generator[Chunk]:
+        """Whole lines of the frames behind a place, up to where a frame of the archive ends."""
         base, offset, sequence = start
         skip, rest, boundary = offset, b"", base
         pieces = read_frames(self._fs, self.folder.archive, base, stop)
@@ -269,7 +269,7 @@ class History:
         if start.base >= now.archive_bytes:
             return None
         try:
-            for chunk in self._archived(Start(start.base), now.archive_bytes):
+            for chunk in self.archived(Start(start.base), now.archive_bytes):
                 if chunk.offset + len(chunk.data) >= start.offset:
                     lines = chunk.data[: start.offset - chunk.offset].split(_LINE_END)
                     return line_hash(lines[-2]) if len(lines) > 1 and not lines[-1] else None

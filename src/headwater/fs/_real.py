@@ -121,10 +121,11 @@ class RealFile:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`; a failure may leave a part of it written."""
-        with reported(self.path), memoryview(data) as rest:
-            done = 0
-            while done < len(rest):
-                done += os.pwrite(self._opened(), rest[done:], offset + done)
+        with reported(self.path):
+            done = os.pwrite(self._opened(), data, offset)
+            while done < len(data):
+                rest = memoryview(data)[done:]
+                done += os.pwrite(self._opened(), rest, offset + done)
 
     def write_parts(self, offset: int, parts: list[bytes]) -> None:
         """As `write` of the parts end to end, without joining them first."""

@@ -211,9 +211,12 @@ class PartitionArchive:
 
     def tidy(self, now_ns: int) -> None:
         """Drop what is older than `archive_retention_days`, and files nobody names any more."""
+        from headwater.archive import sweep_compactions  # noqa: PLC0415 - needs the extra `archive`
+
         days = self._settings.archive_retention_days
         if days is not None:
             self.archive.expire(now_ns - int(days * 86400e9))
+        sweep_compactions(self.archive, self._settings.archive_grace_s)
         self.archive.collect(self._settings.archive_grace_s)
 
     def measure(self) -> tuple[int, int]:

@@ -110,10 +110,13 @@ class FarReader:
             self._lease.close()
 
 
-def place_of(view: LogView, sequence: int) -> Position:
-    """Where a record is in the log; the log's beginning for one that only the archive has."""
+def place_of(view: LogView, sequence: int, near: tuple[Position, int] | None = None) -> Position:
+    """Where a record is in the log; the log's beginning for one that only the archive has.
+
+    `near` as for `LogView.locate`.
+    """
     try:
-        return view.locate(sequence)
+        return view.locate(sequence, near)
     except SequenceExpiredError:
         return Position(view.segments()[0].segment_id, FIRST_FRAME)
 

@@ -296,6 +296,8 @@ class Volume:
                 dropped |= change.parts.keys()
                 continue
             for (folder, name), node in change.parts.items():
+                if folder not in names:  # the folder itself is gone for good
+                    continue
                 names[folder].pop(name, None)
                 if node is not None:
                     names[folder][name] = node

@@ -89,8 +89,12 @@ class LogSource:
             return
         records = self._log.read(start, stop)
         while items := list(islice(records, _BATCH_RECORDS)):
-            place = Place(0, _hash(items[-1]), items[-1].sequence + 1, place.base)
+            place = self.place_behind(items[-1])
             yield items, place
+
+    def place_behind(self, record: Record) -> Place:
+        """The place behind a record of this log."""
+        return Place(0, _hash(record), record.sequence + 1, self._log.log_id.hex())
 
     def wait(self, place: Place, timeout_s: float) -> bool:
         """Sleep until there is a record behind the place; False when the time was over first."""
