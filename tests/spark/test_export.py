@@ -314,6 +314,27 @@ def test_export_beside_one_that_follows_is_refused(
     assert _places(tmp_path / "out") == [(p, s) for p, s, _ in shop.records()]
 
 
+def test_export_whose_state_is_lost_does_not_repeat_rows(shop: Shop, tmp_path: Path) -> None:
+    """What was cut into other files would be there twice; the same files are put once more."""
+    shop.fill(100)
+    export(None, shop.path, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "_headwater")
+    export(None, shop.path, tmp_path / "out")
+    shop.fill(50, start=100)
+    export(None, shop.path, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "_headwater")
+    with pytest.raises(ConflictError, match="does not know of it"):
+        export(None, shop.path, tmp_path / "out")
+    with pytest.raises(ConflictError, match="does not know of it"):
+        export(None, shop.path, tmp_path / "out", partition_by=["date"])
+    assert _places(tmp_path / "out") == [(p, s) for p, s, _ in shop.records()]
+    ends = {"endingSequence": "5"}
+    export(None, shop.path, tmp_path / "other", state=tmp_path / "one", options=ends)
+    begin = {"startingSequence": "5"}
+    export(None, shop.path, tmp_path / "other", state=tmp_path / "two", options=begin)
+    assert _places(tmp_path / "other") == [(p, s) for p, s, _ in shop.records()]
+
+
 def test_export_of_a_log_that_was_replaced_is_refused(tmp_path: Path) -> None:
     """Its sequences mean other records: going on at the old place would leave some out."""
     for count in (5, 9):

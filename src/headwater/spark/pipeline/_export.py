@@ -31,6 +31,7 @@ from headwater.spark.pipeline._tables import (
     Layout,
     Sums,
     check_layout,
+    table_files,
     write_unit,
 )
 from headwater.spark.pipeline._tasks import run_units
@@ -218,12 +219,42 @@ class _Export:
         if not self._fs.exists(folder) and not self._units():
             return
         arguments = {"export": self._arguments, "round": self._round}
-        with job_state(folder, JOB, arguments, self._units) as job:
+        with job_state(folder, JOB, arguments, self._planned) as job:
             work = partial(write_unit, self._access())
             for unit, sums in run_units(spark, job.units, work, state=job, progress=progress):
                 self._note(unit, sums)
             self._advance(job.units)
             job.remove()
+
+    def _planned(self) -> list[Unit]:
+        """The units of a round that begins."""
+        units = self._units()
+        if not self._round:
+            self._check_table(units)
+        return units
+
+    def _check_table(self, units: Sequence[Unit]) -> None:
+        """Raise `ConflictError` where the table has rows of a first round already.
+
+        The same files would be put again; others with the same rows would be there beside them.
+        """
+        known = {unit.name for unit in units}
+        ranges: dict[str, tuple[int, int]] = {}
+        for unit in units:
+            facts: Any = unit.facts
+            stem = facts["name"].rsplit("-", 2)[0]
+            start, stop = ranges.get(stem, (facts["start"], facts["stop"]))
+            ranges[stem] = min(start, facts["start"]), max(stop, facts["stop"])
+        for name in table_files(self._layout):
+            stem, *limits = name.rsplit("-", 2)
+            if name in known or stem not in ranges:
+                continue
+            first, last = map(int, limits)
+            if first < ranges[stem][1] and last >= ranges[stem][0]:
+                raise ConflictError(
+                    f"{self._layout.output} has {name}.parquet, and {self._state} does not know of "
+                    "it: give the state that was used before, or begin with an empty table"
+                )
 
     def _access(self) -> Access:
         is_records = self._options.kind == "records"

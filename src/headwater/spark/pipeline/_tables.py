@@ -39,6 +39,7 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 #: What a folder's name has as `%41`. Letters of any language stand as they are: Spark would take
 #: their bytes for a letter each.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
+_FILE: Final = re.compile(r"(.+-\d{20}-\d{20})\.parquet")
 _ERROR: Final = pa.field("error", pa.string())
 
 
@@ -108,6 +109,17 @@ def check_layout(layout: Layout, *, events: bool) -> None:
             raise InvalidInputError(
                 f"partition_by: there is no column {name}; there are {', '.join([*names, *TIMES])}"
             )
+
+
+def table_files(layout: Layout) -> Iterator[str]:
+    """Names of the files of a table that units put, without their ending, as units are named."""
+    outer, _, folder = layout.output.rpartition("/")
+    if not folder or outer.endswith(":/"):
+        return  # the table is all of a store, which has no list of everything
+    for info in open_store(outer or "/", options=layout.store_options).list(folder):
+        found = _FILE.fullmatch(info.name.rpartition("/")[2])
+        if found is not None:
+            yield found[1]
 
 
 # --- in a worker ----------------------------------------------------------------------------------
