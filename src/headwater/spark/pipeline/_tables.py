@@ -114,7 +114,7 @@ def check_layout(layout: Layout, *, events: bool) -> None:
 def table_files(layout: Layout) -> Iterator[str]:
     """Names of the files of a table that units put, without their ending, as units are named."""
     outer, _, folder = layout.output.rpartition("/")
-    if not folder or outer.endswith(":/"):
+    if not folder or outer.rstrip("/").endswith(":"):
         return  # the table is all of a store, which has no list of everything
     for info in open_store(outer or "/", options=layout.store_options).list(folder):
         found = _FILE.fullmatch(info.name.rpartition("/")[2])
