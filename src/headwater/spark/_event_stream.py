@@ -24,6 +24,7 @@ from headwater.errors import InvalidInputError, PositionError, UnsupportedError
 from headwater.spark._event_lines import event_columns
 from headwater.spark._event_plan import EventSurvey, Seam, Spot
 from headwater.spark._events import EventInput, check_event_options, read_events, sequence_of
+from headwater.spark._stream import default_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,11 +138,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """What the options allow one batch to take."""
-        if self.options.max_records is not None:
-            return ReadMaxRows(self.options.max_records)
-        if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        return ReadAllAvailable()
+        return default_limit(self.options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the log: how far a query is behind is the difference."""

@@ -43,6 +43,15 @@ AVAILABLE_NOW_RECORDS: Final = 1_000_000
 AVAILABLE_NOW_BYTES: Final = 128 * MIB
 
 
+def default_limit(options: ReadOptions) -> ReadLimit:
+    """What the options allow one batch to take."""
+    if options.max_records is not None:
+        return ReadMaxRows(options.max_records)
+    if options.max_bytes is not None:
+        return ReadMaxBytes(options.max_bytes)
+    return ReadAllAvailable()
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks. Pickled by it: only the options and the schema travel."""
 
@@ -67,11 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of the options."""
-        if self.options.max_records is not None:
-            return ReadMaxRows(self.options.max_records)
-        if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        return ReadAllAvailable()
+        return default_limit(self.options)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is all that this run will read."""
