@@ -202,11 +202,12 @@ def test_replay_ends_where_it_was_told_although_more_came(
 
 def test_replay_keeps_no_credentials_and_takes_those_of_the_run(shop: Shop, tmp_path: Path) -> None:
     """Another token is the same job; the state is there before a session is needed."""
+    nobody: Any = None
     shop.fill(10)
     for token in ("old-secret", "new-secret"):
         options = {"archive": str(shop.archive), "archive.token": token}
         with pytest.raises(AttributeError, match="readStream"):
-            replay(None, shop.path, tmp_path / "log", state=tmp_path / "state", options=options)  # type: ignore[arg-type]
+            replay(nobody, shop.path, tmp_path / "log", state=tmp_path / "state", options=options)
     assert "secret" not in (tmp_path / "state" / "job" / "job.json").read_text("utf-8")
 
 
