@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from headwater._inbox import parse_group, stage
+from headwater._notes import pack_note
 from headwater.errors import (
     ConflictError,
     CorruptionError,
@@ -16,7 +17,8 @@ from headwater.errors import (
     OverloadedError,
     UnsupportedError,
 )
-from headwater.fs import read_whole
+from headwater.fs import read_whole, replace_file
+from headwater.spark import _publish
 from headwater.spark._intent import Series, pack_facts, parse_facts
 from headwater.spark._sink_checkpoint import local_folder, offsets_digest, query_of
 from headwater.spark._staging import JOBS, batch_label, producer_of, stream_series
@@ -378,6 +380,54 @@ def test_group_that_the_application_refuses_fails_with_its_reason_and_can_be_tri
     assert dock.leftovers() == []
 
 
+def test_part_that_was_refused_is_never_taken_for_published(dock: Dock) -> None:
+    """It was damaged in the inbox, and later parts were taken: an error as long as it is so."""
+    inbox = f"{TOPIC}/partitions/0/inbox"
+
+    def damage_the_first(point: str) -> None:
+        groups = [name for name in dock.fs.list(inbox) if name.endswith(".group")]
+        if point == "between parts" and len(groups) == 1:
+            file = dock.fs.open(f"{inbox}/{groups[0]}", write=True)
+            file.write(150, b"\xff\xfe")
+            file.close()
+        elif point == "between parts":
+            log.drain_inbox()
+
+    with application(dock, 0) as log:
+        batch = [[(name, 900) for name in HERE[:12]]]
+        with pytest.raises(ConflictError, match="the staged group is damaged"):
+            dock.commit(0, batch, at=damage_the_first)
+        assert log.next_sequence > 0
+        with pytest.raises(ConflictError, match="the staged group is damaged"):
+            dock.commit(0, batch, at=drained(log))
+    with pytest.raises(ConflictError, match="the staged group is damaged"):
+        dock.commit(0, batch)  # now the sink is the log's writer
+    assert Series(dock.home(), SERIES).last() is None
+
+
+def test_part_that_is_refused_while_the_sink_looks_is_not_taken_for_published(dock: Dock) -> None:
+    """The reason is there, the group not yet set aside: that happens behind the sink's look."""
+    inbox = f"{TOPIC}/partitions/0/inbox"
+    dock.clock.step_ns = 10**7
+    with application(dock, 0) as log:
+        with pytest.raises(OverloadedError):
+            dock.commit(0, [[(HERE[0], 9)]])
+        (name,) = [name for name in dock.fs.list(inbox) if name.endswith(".group")]
+        stem = f"{inbox}/{name.removesuffix('.group')}"
+        replace_file(dock.fs, f"{stem}.reason", pack_note({"code": "", "reason": "no"}))
+
+        def look(_self: object, _log: object) -> int:
+            dock.fs.rename(f"{stem}.group", f"{stem}.refused")
+            return -1
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_publish._Portion, "_known", look)
+            with pytest.raises(ConflictError, match=r"refused .*: no"):
+                dock.commit(0, [[(HERE[0], 9)]])
+        assert not dock.commit(0, [[(HERE[0], 9)]], at=drained(log))
+        assert [value.split()[0].decode() for value in log.values()] == [HERE[0]]
+
+
 def test_mark_of_the_same_number_that_is_not_ours_is_a_conflict(dock: Dock) -> None:
     """Two topics whose sinks were mixed up: what is there is not taken for ours."""
     with application(dock, 0) as log:
@@ -385,6 +435,16 @@ def test_mark_of_the_same_number_that_is_not_ours_is_a_conflict(dock: Dock) -> N
     with pytest.raises(ConflictError, match="other content"):
         dock.commit(0, [[(HERE[0], 9)]])
     assert dock.values(0) == [b"foreign run"]
+
+
+def test_mark_that_is_not_ours_is_a_conflict_beside_an_application_every_time(dock: Dock) -> None:
+    """The application refuses the group; to try again does not make it published."""
+    with application(dock, 0) as log:
+        log.append_many([b"foreign run"], producer=producer_of(SERIES), batch=0)
+        for _ in range(3):
+            with pytest.raises(ConflictError, match="other content"):
+                dock.commit(0, [[(HERE[0], 9)]], at=drained(log))
+    assert Series(dock.home(), SERIES).last() is None
 
 
 def test_groups_of_others_in_the_inbox_are_appended_in_passing(dock: Dock) -> None:

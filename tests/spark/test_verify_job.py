@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ from headwater.archive._parquet import ContentHash, footer_checksum
 from headwater.errors import HeadwaterError
 from headwater.events import Event, EventLog
 from headwater.spark.pipeline import compact
-from headwater.spark.pipeline._verify import verify
+from headwater.spark.pipeline._verify import verify, verify_unit
 from headwater.spark.pipeline._verify_archive import catalogue_problems, verify_files
 from headwater.spark.pipeline._verify_log import Joint, broken_joints, log_parts
 from headwater.spark.pipeline._where import logs_of
@@ -162,6 +162,44 @@ def test_file_that_left_the_catalogue_meanwhile_is_no_damage(shop: Shop) -> None
     found = verify_files(target, entries)
     assert (found["files"], found["problems"]) == (0, [])
     assert shop.verified().ok
+
+
+def test_seam_that_moves_while_it_is_looked_at_is_no_damage(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Archived and deleted between the look at the catalogue and the one at the log."""
+    plain = Archive.entries_of
+    moved = []
+
+    def entries_of(self: Archive, head: Head, *more: Any) -> list[Entry]:  # noqa: ANN401
+        found = plain(self, head, *more)
+        if not moved:
+            moved.append(head)
+            with headwater.open(shop.log(0), segment_bytes=SEGMENT) as log:
+                log.roll()
+                with Archiver(log._home, shop.archive(0)) as archiver:
+                    archiver.run()
+                with log.reader("ahead", start=310):
+                    pass
+                log.cleanup()
+                assert log.start_sequence > head.stop
+        return found
+
+    monkeypatch.setattr(Archive, "entries_of", entries_of)
+    target = logs_of(shop.root, shop.options)[0]
+    assert verify_unit({"kind": "catalogue", "target": list(target)})["problems"] == []
+
+
+def test_two_logs_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:
+    """A pattern over two stores: the segments of one do not continue those of the other."""
+    for store in ("one", "two"):
+        with headwater.open(tmp_path / store / "sales" / "orders", segment_bytes=SEGMENT) as log:
+            for number in range(4):
+                log.append(store.encode() * 1000 * (number + 1))
+                log.roll()
+    report = verify(None, tmp_path / "*" / "sales" / "orders", part_bytes=1)
+    assert report.problems == ()
+    assert [row[5] for row in report.rows] == [4, 4]
 
 
 # --- damage in the log ----------------------------------------------------------------------------

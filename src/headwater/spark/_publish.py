@@ -118,26 +118,32 @@ class _Portion:
         """Which parts wait in the inbox, and which left it for the log.
 
         The inbox is looked at first: what leaves it before the look at the log is found there. What
-        was refused may be accepted now, and is given again.
+        was refused may be accepted now, and is given again; not what later parts went past, and
+        not what is being refused just now.
         """
-        fs, inbox = self._home.fs, self._home.inbox
         self._given = {part for part in self._parts if self._is_there(part, GROUP)}
-        for part in self._parts:
-            for suffix in (REASON, REFUSED):
-                if self._is_there(part, suffix):
-                    fs.unlink(f"{inbox}/{self._name(part)}{suffix}")
         with open_home(self._home, mode="r") as log:
             known = self._known(log)
+        for part in self._parts:
+            if self._number(part) <= known:
+                self._refuse_refused(part)
+            if part not in self._given:
+                self._forget_refusal(part)
         self._given |= {part for part in self._parts if self._number(part) <= known}
+
+    def _forget_refusal(self, part: Part) -> None:
+        for suffix in (REASON, REFUSED):
+            if self._is_there(part, suffix):
+                self._home.fs.unlink(f"{self._home.inbox}/{self._name(part)}{suffix}")
 
     def _append(self, log: Log) -> None:
         """Be the log's writer for a moment."""
         log.drain_inbox()  # first what was handed over, for numbers only grow
         known = self._known(log)
         for part in self._parts:
+            self._refuse_refused(part)
             if self._number(part) < known:
-                continue
-            self._refuse_refused(part)  # the last one there is told apart by its digest
+                continue  # the last one there is told apart by its digest
             mark, bodies = self._group(part)
             log.append_group(bodies, mark)
             if part is not self._parts[-1]:
@@ -170,8 +176,11 @@ class _Portion:
         return True
 
     def _refuse_refused(self, part: Part) -> None:
-        """Raise if the log's writer has refused a part, with its reason."""
-        if self._is_there(part, REASON):
+        """Raise if the log's writer has refused a part, with its reason.
+
+        A reason alone is of a refusal that did not come to its end.
+        """
+        if self._is_there(part, REFUSED):
             await_drained(self._home, self._name(part), 0)
 
     def _is_there(self, part: Part, suffix: str) -> bool:
