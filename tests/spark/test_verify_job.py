@@ -169,7 +169,7 @@ def test_seam_that_moves_while_it_is_looked_at_is_no_damage(
 ) -> None:
     """Archived and deleted between the look at the catalogue and the one at the log."""
     plain = Archive.entries_of
-    moved = []
+    moved: list[Head] = []
 
     def entries_of(self: Archive, head: Head, *more: Any) -> list[Entry]:  # noqa: ANN401
         found = plain(self, head, *more)

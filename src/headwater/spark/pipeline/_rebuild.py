@@ -37,7 +37,7 @@ from headwater.spark.pipeline._stretches import (
     items_of,
 )
 from headwater.spark.pipeline._tasks import parallelism, run_units
-from headwater.spark.pipeline._where import options_of
+from headwater.spark.pipeline._where import keys_of, options_of, with_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -242,7 +242,8 @@ class _Rebuild:
         self, spark: SparkSession | None, kept: JobState, progress: Progress | None
     ) -> Iterator[Any]:
         """The results of the units in their order."""
-        work = partial(fold_stretches if self._way == "merge" else fold_keys, self._view)
+        fold = partial(fold_stretches if self._way == "merge" else fold_keys, self._view)
+        work = with_keys(fold, keys_of(self._history.targets))
         order = deque(unit.name for unit in kept.units)
         early: dict[str, Any] = {}
         for unit, result in run_units(spark, kept.units, work, state=kept, progress=progress):

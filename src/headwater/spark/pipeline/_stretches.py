@@ -16,7 +16,7 @@ from headwater.archive import History
 from headwater.errors import InvalidInputError, PositionError, SequenceExpiredError
 from headwater.spark._plan import cut
 from headwater.spark._targets import open_archive, open_history, open_log
-from headwater.spark.pipeline._where import target_of
+from headwater.spark.pipeline._where import plain_target, target_of
 from headwater.views import LogSource
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Stretches(Protocol):
     """A history that is to be folded, as the driver sees it."""
 
     label: str
+    #: The logs that it is made of; none for an event log.
+    targets: tuple[Target, ...]
 
     @property
     def source(self) -> Source[Any]:
@@ -75,6 +77,7 @@ class RecordStretches:
                 "the log, or name its folder"
             )
         self.label = target.label
+        self.targets: tuple[Target, ...] = (target,)
         self._log, self._target, self._start = log, target, start_sequence
         self.source = LogSource(log, folder=folder, start_sequence=start_sequence)
         self._history = History(log, open_archive(target))
@@ -99,7 +102,7 @@ class RecordStretches:
         if stop <= self._start:
             return []
         size = sum(segment.size_bytes for segment in self._log.segments())
-        known = {"target": list(self._target), "log_id": self._log.log_id.hex()}
+        known = {"target": plain_target(self._target), "log_id": self._log.log_id.hex()}
         return [
             {"kind": "records", **known, "start": start, "stop": behind}
             for start, behind in cut(self._start, stop, _rounds(size, parts) * parts)
@@ -139,6 +142,7 @@ class EventStretches:
         from headwater.events import EventReader  # noqa: PLC0415 - an extra of its own
 
         self.label = path
+        self.targets: tuple[Target, ...] = ()
         self._skip = skip_malformed
         self._reader: EventReader = EventReader(path, skip_malformed=skip_malformed)
         self.source = self._reader

@@ -28,16 +28,24 @@ from headwater.spark.pipeline._verify_log import (
     log_parts,
     verify_part,
 )
-from headwater.spark.pipeline._where import options_of, target_of
+from headwater.spark.pipeline._where import (
+    keys_of,
+    options_of,
+    plain_options,
+    plain_target,
+    target_of,
+    with_keys,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from os import PathLike
 
     from pyspark.sql import SparkSession
 
     from headwater.spark._targets import Target
     from headwater.spark.pipeline._job import Cell, Progress
+    from headwater.spark.pipeline._where import Keys
 
 JOB: Final = "verify"
 COLUMNS: Final = (
@@ -82,17 +90,20 @@ def verify(
     with ExitStack() as held:
         kept = None
         if state is not None:
-            arguments = {"paths": [str(path) for path in paths], "options": dict(options or {})}
+            arguments = {"paths": [str(path) for path in paths], "options": plain_options(options)}
             kept = held.enter_context(job_state(absolute(state), JOB, arguments, planned))
         units = planned() if kept is None else kept.units
         found: dict[tuple[str, int, str], _Partition] = {}
         for unit in units:
             found.setdefault(_log_of(unit), _Partition())
-        for unit, result in run_units(spark, units, verify_unit, state=kept, progress=progress):
+        work = with_keys(verify_unit, _keys(paths, options))
+        for unit, result in run_units(spark, units, work, state=kept, progress=progress):
             found[_log_of(unit)].take(result)
         if kept is not None:
             kept.remove()
-    rows = tuple((*name, *partition.cells()) for (*name, _), partition in found.items())
+    rows = tuple(
+        (topic, number, *partition.cells()) for (topic, number, _), partition in found.items()
+    )
     problems = tuple(
         f"{topic}[{number}]: {problem}"
         for (topic, number, _), partition in found.items()
@@ -106,6 +117,12 @@ def verify(
         "problems_found": len(problems),
     }
     return JobReport(JOB, figures, COLUMNS, rows, problems, watch.seconds)
+
+
+def _keys(paths: Iterable[str | PathLike[str]], options: Mapping[str, str] | None) -> Keys:
+    """What opens the archives of everything that is verified."""
+    wanted = [options_of(path, options) for path in paths]
+    return keys_of(t for each in wanted if each.kind != "events" for t in targets_of(each))
 
 
 def _log_of(unit: Unit) -> tuple[str, int, str]:
@@ -157,7 +174,11 @@ def _units(
         yield Unit(f"events of {wanted.path}", facts)
         return
     for target in targets_of(wanted):
-        known = {"topic": target.topic, "partition": target.partition, "target": list(target)}
+        known = {
+            "topic": target.topic,
+            "partition": target.partition,
+            "target": plain_target(target),
+        }
         yield from _log_units(target, known, part_bytes)
         if target.archive is not None:
             yield from _archive_units(target, known, part_bytes)
