@@ -89,10 +89,10 @@ def test_rebuild_command_finds_views_in_the_present_folder(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The view is named as module:attribute; its snapshot is what one process goes on from."""
-    (tmp_path / "shop_views.py").write_text(VIEWS)
+    (tmp_path / "views_of_the_shop.py").write_text(VIEWS)
     monkeypatch.chdir(tmp_path)
     path = f"{shop.path}/partitions/0"
-    outcome = run("spark", "rebuild-view", path, "shop_views:TOTAL", "--here", "--json")
+    outcome = run("spark", "rebuild-view", path, "views_of_the_shop:TOTAL", "--here", "--json")
     log = shop.topic.partition(0).writer
     view: View[int, Any] = View("total", lambda count, _: count + 1, 0)
     assert outcome.code == 0, outcome.err

@@ -158,7 +158,7 @@ def test_commit_stopped_at_some_operations_publishes_every_row_once(
     """Whoever writes the logs before and behind the end, each row is there once, in order."""
     script = Script(with_application=CASES[case][0])
     first = list(CASES).index(case)
-    judged = explored(script, application_is_back=CASES[case][1], every=13, first=first)
+    judged = explored(script, application_is_back=CASES[case][1], every=11, first=first)
     measured(f"{script.moment} operations, {judged} ends")
     assert judged > 100
 
