@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: In the order of the help.
 COMMANDS = ["append", "cat", "tail", "info", "ls", "readers", "seek"]
 COMMANDS += ["cleanup", "verify", "repair", "events"]
-COMMANDS += ["topic", "retain", "archive", "restore", "store", "config", "bench", "demo"]
+COMMANDS += ["topic", "retain", "archive", "restore", "store", "config", "spark", "bench", "demo"]
 
 
 def _parsers() -> dict[str, argparse.ArgumentParser]:

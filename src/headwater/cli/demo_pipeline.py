@@ -72,11 +72,11 @@ BY_CUSTOMER: Final[View[dict[str, dict[str, int]], Record]] = View(
 
 def show_pipeline(demo: Demo, batches: int, plot: str | None) -> None:
     """Show the pipeline, where Spark and Java are."""
-    demo.say("\n7  A pipeline: a week of orders, four partitions, archive, views, Spark")
     missing = _missing(batches)
     if missing:
-        demo.say(f"     left out: {missing}")
+        demo.say(f"\n7  A pipeline on Spark, left out: {missing}")
         return
+    demo.say("\n7  A pipeline: a week of orders, four partitions, archive, views, Spark")
     run = _Pipeline(demo, batches, plot)
     with ExitStack() as stack:
         run.open(stack)
