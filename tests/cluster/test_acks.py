@@ -96,7 +96,7 @@ def test_automatic_owner_is_a_member_and_moves_with_it_alone() -> None:
     owners = {partition: Automatic().master_of(partition, members) for partition in range(200)}
     assert set(owners.values()) == set(members)
     for partition, owner in owners.items():
-        assert Automatic().master_of(partition, reversed(members)) == owner  # type: ignore[arg-type]
+        assert Automatic().master_of(partition, members[::-1]) == owner
         after = Automatic().master_of(partition, [1, 2, 3, 4])
         assert owner in {after, 5}
     assert [owners[partition] for partition in range(6)] == [2, 5, 3, 4, 5, 5]

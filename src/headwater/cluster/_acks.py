@@ -8,6 +8,7 @@ replicas say: after a start it is built again. Knows neither disks nor the netwo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import ConflictError
@@ -40,9 +41,8 @@ class _Partition:
         """See how far the quorum reaches, and let go of what nobody needs."""
         while (pending := self.pending.get(self.quorum + 1)) is not None and pending.quorate:
             self.quorum += 1
-        for index in list(self.pending):
-            if index > min(self.quorum, self.applied):
-                break
+        done = min(self.quorum, self.applied)
+        for index in list(takewhile(lambda index: index <= done, self.pending)):
             del self.pending[index]
 
 
