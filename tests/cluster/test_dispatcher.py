@@ -6,17 +6,7 @@ import pytest
 
 from headwater.cluster._dispatcher import Backlog, Dispatcher, Limits
 from headwater.errors import ConflictError, InvalidInputError, OverloadedError
-
-
-class Clock:
-    """Time that stands still."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
+from tests.cluster.clock import Clock
 
 
 def refused(dispatcher: Dispatcher, partition: int, size: int = 1) -> tuple[str | None, str | None]:
