@@ -160,6 +160,22 @@ def test_disk_that_refuses_any_operation_breaks_no_promise() -> None:
         assert fits(found(image), allowed(moments, len(broken.operations))), f"operation {number}"
 
 
+def test_durable_index_moves_behind_the_sync_and_not_before() -> None:
+    """S2-4: neither appending nor the hard state moves it; a flush does, once the disk has all."""
+    fs = a_disk()
+    with closing(opened(fs)) as store:
+        store.append(run_of(1, 4))
+        store.save(HardState(1, 1, 3))
+        assert store.last_durable_index == 0
+        begun = len(fs.operations)
+        assert store.flush() == store.last_durable_index == 3
+        synced = [done.path for done in fs.operations[begun:] if done.kind in {"sync", "datasync"}]
+        assert synced[0].startswith("/raft/log/")
+        assert synced[-1] == "/raft/hardstate"
+        store.append(run_of(4, 6))
+        assert store.last_durable_index == 3
+
+
 def test_sync_that_fails_poisons_the_store() -> None:
     """S2-4, S2-31: the durable index does not move, and nothing is promised any more."""
     for failing in ("/raft/log/", "/raft/hardstate"):
