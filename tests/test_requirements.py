@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     Rule = Callable[[Path], list[str]]
 
 PAGE: Final = "docs/requirements.md"
-#: Chapter -> how many requirements it has.
-CHAPTERS: Final = {"S0": 31, "S1": 37, "S3": 27, "S4": 25}
-IDS: Final = [f"{name}-{n}" for name, count in CHAPTERS.items() for n in range(1, count + 1)]
+#: Chapter -> the numbers of its requirements; of S2, those that are proven so far.
+CHAPTERS: Final = {
+    "S0": range(1, 32),
+    "S1": range(1, 38),
+    "S2": (2, 4, 6, 8, 12, 13, 20, 23, 24, 27, 28),
+    "S3": range(1, 28),
+    "S4": range(1, 26),
+}
+IDS: Final = [f"{name}-{n}" for name, numbers in CHAPTERS.items() for n in numbers]
 NAMED: Final = re.compile(r"`([\w/.]+\.py)::([\w:]+)`")
 
 
