@@ -7,6 +7,7 @@ the session it takes back.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +49,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     folder = tmp_path_factory.mktemp("spark")
     config = FLAGS | {"spark.sql.warehouse.dir": f"{folder}/warehouse"}
+    on_interrupt = signal.getsignal(signal.SIGINT)
     made = session("headwater-tests", "local[2]", config)
+    signal.signal(signal.SIGINT, on_interrupt)  # Spark's own would stay for all tests behind these
     made.sparkContext.setLogLevel("ERROR")
     yield made
     made.stop()
